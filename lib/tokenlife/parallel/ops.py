@@ -1,0 +1,72 @@
+"""One communication operation: what a strategy asks the network to do, before any algorithm."""
+
+from dataclasses import dataclass
+
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "send",
+)
+
+
+@dataclass(frozen=True)
+class CommOp:
+    """A collective, or a send, that a group of ranks performs together.
+
+    Attributes
+    ----------
+    kind
+        One of :data:`KINDS`.
+    axis
+        The axis of parallelism that asks for it.
+    group
+        The ranks that take part.
+    bytes_
+        The whole buffer per rank, as nccl-tests counts it: for all-gather, reduce-scatter and
+        all-to-all the total.
+    item_bytes
+        Bytes of one number in the buffer; a buffer is cut between numbers, never inside one.
+    phase
+        ``forward``, ``backward`` or ``optimiser``.
+    count
+        How often in one step.
+    after
+        What it must wait for.
+    hides_behind
+        The work it may overlap with; empty where it is exposed.
+
+    Examples
+    --------
+    >>> op = CommOp("all_reduce", "dp", (0, 1), 4096, 4, "backward")
+    >>> op.items, op.handed_over_bytes
+    (1024, 8192)
+    """
+
+    kind: str
+    axis: str
+    group: tuple[int, ...]
+    bytes_: int
+    item_bytes: int
+    phase: str
+    count: int = 1
+    after: str = ""
+    hides_behind: str = ""
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"no kind of communication {self.kind!r}; known: {', '.join(KINDS)}")
+        if self.bytes_ % self.item_bytes:
+            raise ValueError(f"{self.bytes_} B is no whole number of {self.item_bytes} B items")
+
+    @property
+    def items(self) -> int:
+        """Numbers in the buffer."""
+        return self.bytes_ // self.item_bytes
+
+    @property
+    def handed_over_bytes(self) -> int:
+        """Bytes that all ranks together hand to the communication library in one step."""
+        return self.bytes_ * len(self.group) * self.count

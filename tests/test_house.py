@@ -60,7 +60,9 @@ def code_lines(source: str) -> int:
     """Lines that are neither blank nor comment nor docstring."""
     docstrings = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
             docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     return sum(
         1
@@ -100,7 +102,9 @@ def test_the_library_stays_small():
 def known_numbers() -> set[float]:
     """Numbers of at least four digits that stand in data/models and data/hardware."""
     text = "".join(
-        path.read_text() for folder in ("models", "hardware") for path in (data_dir() / folder).iterdir()
+        path.read_text()
+        for folder in ("models", "hardware")
+        for path in (data_dir() / folder).iterdir()
     )
     numbers = {int(n.replace("_", "")) for n in re.findall(r"(?<![\w.-])\d[\d_]{3,}", text)}
     # Powers of two and of ten are sizes of everything: they give no machine away.
@@ -131,7 +135,9 @@ def test_the_checks_can_fail():
 
 def test_nothing_names_a_path_of_one_machine():
     root = LIBRARY.parents[1]
-    files = [p for d in ("lib", "notebooks", "book", "tests", "data") for p in (root / d).rglob("*")]
+    files = [
+        p for d in ("lib", "notebooks", "book", "tests", "data") for p in (root / d).rglob("*")
+    ]
     files += [root / name for name in ("README.md", "CONTRIBUTING.md", "Makefile")]
     home = re.compile(r"/(root|home/[a-z]|work)/")
     for path in files:

@@ -16,7 +16,9 @@ def test_sizes(text, bytes_):
     assert units.parse_bytes(text) == bytes_
 
 
-@pytest.mark.parametrize("text", ["", "B", "-1", "4 MQ", "0.5", "1.0000001kB", "4MiBB", "nan", "1e99999"])
+@pytest.mark.parametrize(
+    "text", ["", "B", "-1", "4 MQ", "0.5", "1.0000001kB", "4MiBB", "nan", "1e99999"]
+)
 def test_sizes_that_are_none(text):
     with pytest.raises(units.UnitError):
         units.parse_bytes(text)
@@ -37,7 +39,9 @@ def test_rates_that_are_none(text):
         units.parse_rate(text)
 
 
-@pytest.mark.parametrize(("text", "time_s"), [("2us", 2e-6), ("2µs", 2e-6), ("20ms", 0.02), ("3", 3.0), ("5ns", 5e-9)])
+@pytest.mark.parametrize(
+    ("text", "time_s"), [("2us", 2e-6), ("2µs", 2e-6), ("20ms", 0.02), ("3", 3.0), ("5ns", 5e-9)]
+)
 def test_times(text, time_s):
     assert units.parse_time(text) == time_s
 
@@ -52,7 +56,14 @@ def test_a_written_size_is_close_to_what_it_was(bytes_):
 
 @pytest.mark.parametrize(
     ("bytes_", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (999_499, "999 kB"), (999_999, "1 MB"), (-1500, "-1.5 kB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_999, "1 MB"),
+        (-1500, "-1.5 kB"),
+    ],
 )
 def test_written_sizes(bytes_, text):
     assert units.format_bytes(bytes_) == text

@@ -14,7 +14,9 @@ from tokenlife.errors import TokenlifeError
 _SI = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5}
 _TIMES = {"ns": -9, "us": -6, "µs": -6, "μs": -6, "ms": -3, "s": 0}
-_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([^\s0-9]*)\s*", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)\s*([^\s0-9]*)\s*", re.IGNORECASE
+)
 
 
 class UnitError(TokenlifeError, ValueError):
@@ -58,7 +60,9 @@ def parse_bytes(text: str | int) -> int:
     elif prefix == "K" or prefix in _SI:
         value = number * 1000 ** _SI[prefix.replace("K", "k")]
     else:
-        raise UnitError(f"cannot read size {text!r}: unknown unit {unit!r}; write 4096, 1MB or 4MiB")
+        raise UnitError(
+            f"cannot read size {text!r}: unknown unit {unit!r}; write 4096, 1MB or 4MiB"
+        )
     if value.denominator != 1:
         raise UnitError(f"size {text!r} is not a whole number of bytes")
     return int(value)
@@ -73,10 +77,12 @@ def parse_rate(text: str | float) -> float:
     (400000000000.0, 100000000.0, 1500000000.0)
     """
     number, unit = _split(text, "rate", "400Gbps or 100mbit")
-    stem = re.sub(r"(bps|bits?(/s)?|b/s)$", "", unit, flags=re.IGNORECASE)
+    stem = re.sub(r"(bps|[bB]its?(/s)?|b/s)$", "", unit)
     prefix = stem.lower() if stem.lower() == "k" else stem.upper()
     if (unit and stem == unit) or prefix not in _SI:
-        raise UnitError(f"cannot read rate {text!r}: write bits per second, like 400Gbps or 100mbit")
+        raise UnitError(
+            f"cannot read rate {text!r}: write bits per second, like 400Gbps or 100mbit"
+        )
     return float(number * 1000 ** _SI[prefix])
 
 
@@ -90,7 +96,9 @@ def parse_time(text: str | float) -> float:
     """
     number, unit = _split(text, "time", "2us, 20ms or 1.5s")
     if (unit or "s") not in _TIMES:
-        raise UnitError(f"cannot read time {text!r}: unknown unit {unit!r}; write 2us, 20ms or 1.5s")
+        raise UnitError(
+            f"cannot read time {text!r}: unknown unit {unit!r}; write 2us, 20ms or 1.5s"
+        )
     return float(number * Fraction(10) ** _TIMES[unit or "s"])
 
 

@@ -12,7 +12,9 @@ HELP = "follow words through one training step: every level from text to bits"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("text", nargs="?", help="what each rank reads (default: the running sentence)")
+    parser.add_argument(
+        "text", nargs="?", help="what each rank reads (default: the running sentence)"
+    )
     parser.add_argument("--model", help="a named model, or a path to a config.json")
     parser.add_argument("--vocabulary", help="default: the one that goes with the model")
     parser.add_argument("--plan", help="the layout, like dp=2")

@@ -20,6 +20,7 @@ from tokenlife.parallel import CommOp, Plan, data_parallel_ops
 from tokenlife.tokenizer import Encoding, vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.wire import Framing, PacketFormat, tcp_over_ethernet
+from tokenlife.wire.framing import INTERFRAME_GAP, PREAMBLE
 
 GRADIENT_BYTES = 4  # float32, as gloo sums it
 
@@ -179,9 +180,7 @@ def _account(
         for framing, links in framed
         for full, full_size, last in [packets.frame_sizes(framing.payload_bytes)]
     )
-    silent = _over(framed, lambda f: f.silent_bytes)
-    acknowledgements_silent = _over(framed, lambda f: f.acknowledgement_silent_bytes)
-    overhead = silent + acknowledgements_silent
+    silent = _over(framed, lambda f: f.silent_bytes + f.acknowledgement_silent_bytes)
     n_frames = _over(framed, lambda f: f.packets + f.acknowledgements)
 
     closed_form = 2 * (ranks - 1) * op.bytes_
@@ -255,9 +254,15 @@ def _account(
             ),
             Level(
                 "bits",
-                frames + 20 * n_frames,
+                frames + (PREAMBLE + INTERFRAME_GAP) * n_frames,
                 f"what {n_frames:,} frames occupy on the links",
-                (Term("preamble and gap", overhead, "8 B before and 12 B after each frame"),),
+                (
+                    Term(
+                        "preamble and gap",
+                        silent,
+                        f"{PREAMBLE} B before and {INTERFRAME_GAP} B after each",
+                    ),
+                ),
             ),
         )
     )

@@ -76,14 +76,18 @@ $(STAMP): $(LOCKS)
 	@if [ "$(TORCH)" = existing ]; then $(PYTHON) -c 'import torch' 2>/dev/null || { \
 		echo "make: TORCH=existing, but $(PYTHON) cannot import torch; take TORCH=default or TORCH=cpu" >&2; exit 2; }; fi
 	@echo "Installing the environment into $(VENV) (a few minutes at most, TORCH=$(TORCH))"
-	@$(PYTHON) -m venv $(if $(filter existing,$(TORCH)),--system-site-packages) $(VENV)
-	@rm -f $(VENV)/.stamp-*
+	@$(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.stamp-* $(VENV)/lib/python*/site-packages/zz_existing_torch.pth
 	@$(PIP) install -q -r requirements.lock
-	@if [ "$(TORCH)" = existing ]; then $(PIP) uninstall -q -y torch >/dev/null 2>&1 || true; \
+	@if [ "$(TORCH)" = existing ]; then $(PIP) uninstall -q -y torch 2>/dev/null; \
 	elif [ "$(TORCH)" = cpu ]; then $(PIP) install --retries 0 --extra-index-url $(TORCH_INDEX) -r requirements-torch.lock; \
 	else $(PIP) install -r requirements-torch.lock; fi
 	@$(PIP) install -q --no-deps -r requirements-nodeps.lock
 	@$(PIP) install -q --no-deps --no-build-isolation -e .
+	@# The folder that holds the machine's torch goes last on the path, so that the lock's packages win.
+	@if [ "$(TORCH)" = existing ]; then \
+		$(PYTHON) -c 'import torch; print(torch.__path__[0].rpartition("/")[0])' \
+		> $$(echo $(VENV)/lib/python*/site-packages)/zz_existing_torch.pth; fi
 	@$(PY) -c 'import torch; print("torch", torch.__version__)'
 	@touch $@
 

@@ -172,7 +172,7 @@ def test_activation_bytes_equal_what_autograd_saves(small):
         model(ids)
     measured = sum(storage.nbytes() for storage in saved.values())
     stages = forward_stages(config, *ids.shape)
-    assert sum(stage.activation_bytes for stage in stages) == pytest.approx(measured, rel=0.01)
+    assert sum(stage.activation_bytes for stage in stages) == measured
 
 
 def test_gpt2_is_counted_as_published():

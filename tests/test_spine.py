@@ -39,7 +39,7 @@ def test_the_running_job_closes_to_the_byte():
         + 2 * (128 * 384 + 384 + 128 * 128 + 128 + 128 * 512 + 512 + 512 * 128 + 128)
         + 5 * 256
     )  # fmt: skip
-    assert bytes_["text"] == len(running()["sentence"].encode()) == 68
+    assert bytes_["text"] == len(running()["sentence"].encode()) == 69
     assert bytes_["ids"] == 2 * step.encoding.n_tokens
     assert bytes_["tensors"] == step.encoding.n_tokens * 128 * 4
     assert bytes_["operations"] == 4 * parameters

@@ -119,7 +119,7 @@ def trace(
     --------
     >>> step = trace()
     >>> step.plan.dp, step.ledger["text"].bytes_, step.ledger["communication"].bytes_
-    (2, 68, 7637504)
+    (2, 69, 7630848)
     """
     job = running()["small"]
     text = running()["sentence"] if text is None else text

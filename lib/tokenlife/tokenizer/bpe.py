@@ -8,14 +8,14 @@ Recounting all pairs at each of thousands of merges is what makes the plain vers
 * for each pair, its count and the pieces that hold it are kept, so that a merge touches only those;
 * a heap proposes the most frequent pair; a proposal whose count is out of date is put back.
 
-**The rule for ties.** Of pairs with equal counts, the one with the smallest left id merges first, then
-the smallest right id; the base ids follow ``byte_alphabet.byte_order``. It is the rule of Hugging
-Face's trainer, and with the same cut the merges are equal to its.
+**The rule for ties.** Of pairs with equal counts, the one with the smallest left id merges first,
+then the one with the smallest right id; the base ids follow ``byte_alphabet.byte_order``. It is the
+rule of Hugging Face's trainer, and with the same cut the merges are equal to its.
 
 Counts are of neighbouring places, so "aaaa" holds the pair (a, a) three times though only two can
 merge. Pieces do not cross the pre-tokeniser's cuts, and no pair crosses two pieces.
 
-Source: Sennrich et al. 2016, section 3.2; the incremental counts after their appendix's note.
+Source: Sennrich et al. 2016, section 3.2; the incremental counts follow the end of that section.
 """
 
 import warnings

@@ -1,8 +1,8 @@
 """A printable character for each byte, as in GPT-2's files and in ``tokenizer.json``.
 
-Byte-level BPE works on bytes, but those files hold text, and many bytes are no text: GPT-2 gave each
-byte a printable stand-in. The bytes that print in Latin-1 stand for themselves; the other 68 take
-the characters from U+0100 on, in order. A space (0x20) is therefore written ``Ġ`` (U+0120).
+Byte-level BPE works on bytes, but those files hold text, and many bytes are no text: GPT-2 gave
+each byte a printable stand-in. The bytes that print in Latin-1 stand for themselves; the other 68
+take the characters from U+0100 on, in order. A space (0x20) is therefore written ``Ġ`` (U+0120).
 
 The order of the stand-ins is also the order of the 256 base ids in GPT-2, in what Hugging Face's
 trainer assigns, and here; the rule for ties in training depends on it.

@@ -50,5 +50,9 @@ class TrainingError(TokenizerError, ValueError):
     """A size that training cannot reach, whatever the corpus."""
 
 
+class CorruptCode(TokenizerError, ValueError):
+    """Data, or a table of counts, that a code of ``codes`` cannot use."""
+
+
 class TrainingStopped(UserWarning):
     """Training ended early: no pair is left to merge."""

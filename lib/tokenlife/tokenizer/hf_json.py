@@ -70,9 +70,8 @@ def _tokenizer(document: dict, name: str) -> Tokenizer:
                 raise CorruptTokenizer(f"added token {token['content']!r} has {key}; not supported")
     special = {token["content"]: token["id"] for token in added}
     vocabulary = model["vocab"]
-    if not all(
-        isinstance(id_, int) and id_ >= 0 for id_ in (*vocabulary.values(), *special.values())
-    ):
+    numbers = (*vocabulary.values(), *special.values())
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
         raise CorruptTokenizer("an id is no whole number from 0 up")
     characters = {token: id_ for token, id_ in vocabulary.items() if token not in special}
     merges = []

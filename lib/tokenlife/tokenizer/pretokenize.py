@@ -1,7 +1,7 @@
 r"""Pre-tokenisation: cutting text into pieces that no token may cross.
 
-Byte-pair encoding alone would happily make a token of "dog." or of "2024, "; the cut before it keeps
-words, numbers, punctuation and space apart. Each vocabulary brings its own cut, written as regular
+Byte-pair encoding alone would make a token of "dog." or of "2024, "; the cut before it keeps words,
+numbers, punctuation and space apart. Each vocabulary brings its own cut, written as regular
 expressions. Where they differ is worth money:
 
 ========  ==================================================================================
@@ -68,8 +68,8 @@ class Pretokenizer:
     Parameters
     ----------
     patterns
-        Regular expressions without capturing groups. Each cuts the pieces of the one before it; what
-        lies between two matches is a piece as well, so nothing is lost.
+        Regular expressions without capturing groups. Each cuts the pieces of the one before it;
+        what lies between two matches is a piece as well, so nothing is lost.
     normalization
         ``None``, or a Unicode form that the text is brought to first (``"NFC"`` for Qwen).
     prefix_space

@@ -1,8 +1,8 @@
 """The named vocabularies, read offline from files that installed packages carry.
 
 Nothing is downloaded and no package is imported: its metadata says where its files lie. Which
-package, which cut, which special tokens: ``data/vocabularies/vocabularies.toml``. Each vocabulary is
-optional; where its package is missing, one line says what to install.
+package, which cut, which special tokens: ``data/vocabularies/vocabularies.toml``. Each vocabulary
+is optional; where its package is missing, one line says what to install.
 """
 
 import base64
@@ -62,7 +62,7 @@ def available() -> tuple[str, ...]:
 
 
 def describe(name: str) -> dict:
-    """Return what is written about a vocabulary: ``title``, ``n_vocab``, ``package``, ``source``, …
+    """Return what is written about a vocabulary: ``title``, ``n_vocab``, ``package``, ``source``.
 
     Raises
     ------
@@ -176,8 +176,8 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 def read_gpt2(encoder: Path, merges: Path) -> dict[bytes, int]:
     """Read GPT-2's two files, and check that the merges make the tokens in the order of their ids.
 
-    Because they do, the rank of a pair is the id of what it spells, and GPT-2 can be ranked by token
-    like its successors.
+    Because they do, the rank of a pair is the id of what it spells, and GPT-2 can be ranked by
+    token like its successors.
 
     Raises
     ------

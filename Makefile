@@ -78,10 +78,10 @@ $(STAMP): $(LOCKS)
 	@echo "Installing the environment into $(VENV) (a few minutes at most, TORCH=$(TORCH))"
 	@$(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.stamp-* $(VENV)/lib/python*/site-packages/zz_existing_torch.pth
-	@$(PIP) install -q -r requirements.lock
+	@$(PIP) install -q --no-deps -r requirements.lock
 	@if [ "$(TORCH)" = existing ]; then $(PIP) uninstall -q -y torch 2>/dev/null; \
-	elif [ "$(TORCH)" = cpu ]; then $(PIP) install --retries 0 --extra-index-url $(TORCH_INDEX) -r requirements-torch.lock; \
-	else $(PIP) install -r requirements-torch.lock; fi
+	elif [ "$(TORCH)" = cpu ]; then $(PIP) install --no-warn-conflicts --retries 0 --extra-index-url $(TORCH_INDEX) -r requirements-torch.lock; \
+	else $(PIP) install --no-warn-conflicts -r requirements-torch.lock; fi
 	@$(PIP) install -q --no-deps -r requirements-nodeps.lock
 	@$(PIP) install -q --no-deps --no-build-isolation -e .
 	@# The folder that holds the machine's torch goes last on the path, so that the lock's packages win.

@@ -117,7 +117,8 @@ class Gpt(nn.Module):
         self.tokens = nn.Embedding(config.vocab, config.hidden)
         self.positions = nn.Embedding(config.positions, config.hidden)
         self.blocks = nn.ModuleList(
-            Block(config.hidden, config.heads, config.ffn) for _ in range(config.layers)
+            Block(config.hidden, config.attention.heads, config.mlp.width)
+            for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.hidden)
 
@@ -132,9 +133,8 @@ class Gpt(nn.Module):
 
 @pytest.fixture(scope="module")
 def small() -> tuple[ModelConfig, Gpt, torch.Tensor]:
-    config = ModelConfig(
-        "tiny", "gpt2", layers=3, hidden=48, heads=4, ffn=192, vocab=99, positions=32
-    )
+    sizes = {"n_layer": 3, "n_embd": 48, "n_head": 4, "n_positions": 32, "vocab_size": 99}
+    config = ModelConfig.from_hf({"model_type": "gpt2"} | sizes, "tiny")
     torch.manual_seed(0)
     return config, Gpt(config), torch.randint(config.vocab, (2, 17))
 
@@ -194,7 +194,7 @@ def test_every_named_model_loads(name):
         ({"model_type": "gpt2", "n_layer": 2}, "lacks n_embd, n_head, n_positions, vocab_size"),
         ({"n_layer": 1, "n_embd": 10, "n_head": 3, "n_positions": 8, "vocab_size": 9}, "3 heads do not divide"),
         ({"n_layer": -1, "n_embd": 8, "n_head": 2, "n_positions": 8, "vocab_size": 9}, "layers must be"),
-        ({"n_layer": 1, "n_embd": "8", "n_head": 2, "n_positions": 8, "vocab_size": 9}, "hidden must be"),
+        ({"n_layer": 1, "n_embd": "8", "n_head": 2, "n_positions": 8, "vocab_size": 9}, "hidden size and attention heads must be"),
     ],
 )  # fmt: skip
 def test_bad_configs_get_one_clear_line(config, says):

@@ -21,7 +21,7 @@ def parameters_by_part(config: ModelConfig) -> dict[str, int]:
     >>> parts["token embedding"], parts["attention"], sum(parts.values())
     (38597376, 28348416, 124439808)
     """
-    hidden, ffn = config.hidden, config.ffn
+    hidden, ffn = config.hidden, config.mlp.width
     qkv = hidden * 3 * hidden + 3 * hidden
     out = hidden * hidden + hidden
     up = hidden * ffn + ffn

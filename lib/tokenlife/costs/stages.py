@@ -77,7 +77,7 @@ def forward_stages(
         raise CostError(
             f"{length} tokens are more than the {config.positions} positions of {config.name}"
         )
-    hidden, ffn = config.hidden, config.ffn
+    hidden, ffn = config.hidden, config.mlp.width
     tokens = sequences * length
     parts = parameters_by_part(config)
     norm = 2 * hidden
@@ -91,14 +91,15 @@ def forward_stages(
         output_bytes=output,
     )
 
-    scores = sequences * config.heads * length * length
+    scores = sequences * config.attention.heads * length * length
     # Kept: both norms' inputs and outputs, q, k, v, the joined heads, and the MLP's two inner
     # tensors; the softmax's square; each norm's mean and reciprocal deviation (float32 always).
     kept = tokens * (8 * hidden + 2 * ffn) + scores
     layer_weights = (parts["attention"] + parts["mlp"]) // config.layers + 2 * norm
     layer = StageCost(
         stage="layer",
-        flops=2 * tokens * (4 * hidden * hidden + 2 * hidden * ffn) + 2 * (2 * scores * config.head_dim),
+        flops=2 * tokens * (4 * hidden * hidden + 2 * hidden * ffn)
+        + 2 * (2 * scores * config.attention.head_dim),
         weight_bytes=layer_weights * bytes_per_number,
         activation_bytes=kept * bytes_per_number + 2 * (2 * tokens * 4),
         output_bytes=output,

@@ -1,11 +1,8 @@
 """The architecture of a decoder-only transformer, as numbers.
 
-Reads the ``config.json`` that Hugging Face repositories carry. So far the GPT-2 family: learned
-positions, full multi-head attention, a GELU MLP, LayerNorm with bias, tied embeddings [1]_.
-
-References
-----------
-.. [1] A. Radford et al., "Language models are unsupervised multitask learners", 2019.
+One frozen dataclass for each part of a block, and :class:`ModelConfig` over them. How the keys of a
+Hugging Face ``config.json`` become these numbers is told family by family in
+``tokenlife.transformer.families``.
 """
 
 from collections.abc import Mapping
@@ -15,11 +12,211 @@ from pathlib import Path
 from tokenlife.catalog import read_model
 from tokenlife.errors import TokenlifeError
 
-FAMILIES = ("gpt2",)
-
 
 class ConfigError(TokenlifeError, ValueError):
     """A configuration that describes no model this library knows."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Multi-head, grouped-query, multi-query or latent attention.
+
+    Attributes
+    ----------
+    heads
+        Query heads.
+    kv_heads
+        Key–value heads: ``heads`` (MHA), fewer (GQA), 1 (MQA). Latent attention has as many as heads.
+    head_dim
+        Width of a query and of a key.
+    value_dim
+        Width of a value; ``head_dim`` in all but latent attention.
+    qkv_bias, out_bias
+        Whether the projections carry biases.
+    qk_norm
+        ``""``; ``"head"``: queries and keys are normalised head by head (Qwen3, Gemma 3);
+        ``"width"``: over the whole projection (OLMo 2).
+    kv_rank
+        Latent attention (MLA): width of the compressed key–value vector; 0 elsewhere.
+    query_rank
+        MLA: width of the compressed query; 0 where queries are projected at once.
+    rope_dim
+        MLA: the part of ``head_dim`` that is rotated, held once for all heads.
+    window
+        Tokens that a windowed layer looks back on, itself included; 0 where all layers see all.
+    windowed
+        For each layer whether it is windowed; empty where none is.
+    sinks
+        A learned logit per head in the softmax that no value answers to (gpt-oss).
+    softcap
+        Scores are squashed to ± this by tanh (Gemma 2); 0 where they are not.
+    scale
+        What scores are multiplied by; 0 for head_dim ** −½.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: str = ""
+    kv_rank: int = 0
+    query_rank: int = 0
+    rope_dim: int = 0
+    window: int = 0
+    windowed: tuple[bool, ...] = ()
+    sinks: bool = False
+    softcap: float = 0.0
+    scale: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The name the field gives it: MHA, GQA, MQA or MLA."""
+        if self.kv_rank:
+            return "MLA"
+        if self.kv_heads == self.heads:
+            return "MHA"
+        return "MQA" if self.kv_heads == 1 else "GQA"
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """The feed-forward part of a dense layer.
+
+    Attributes
+    ----------
+    width
+        Of the inner layer.
+    activation
+        ``gelu``, ``gelu_tanh``, ``relu`` or ``silu``.
+    gated
+        Whether a second projection gates the first (SwiGLU, GeGLU).
+    bias
+        Whether the projections carry biases.
+    """
+
+    width: int
+    activation: str
+    gated: bool = False
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Moe:
+    """A mixture of experts in place of the MLP.
+
+    Attributes
+    ----------
+    experts
+        Routed experts in a layer.
+    top_k
+        How many of them a token visits.
+    width
+        Inner width of one expert.
+    shared_width
+        Inner width of all shared experts together, which every token visits; 0 for none.
+    first_dense
+        Layers at the bottom that keep the dense MLP.
+    every
+        From there, every how-many-th layer is a mixture.
+    scoring
+        ``softmax`` (over all experts), ``softmax_top`` (over the chosen ones) or ``sigmoid``.
+    normalise
+        Whether the chosen experts' weights are scaled to sum to 1.
+    scale
+        What the weights are multiplied by at last.
+    router_bias
+        ``""``; ``"logit"``: an ordinary bias; ``"choice"``: a bias that only steers the choice
+        (DeepSeek-V3).
+    expert_bias
+        Whether the experts' projections carry biases.
+    groups, top_groups
+        Node-limited routing: experts lie in groups, and a token may visit so many of them.
+    """
+
+    experts: int
+    top_k: int
+    width: int
+    shared_width: int = 0
+    first_dense: int = 0
+    every: int = 1
+    scoring: str = "softmax"
+    normalise: bool = True
+    scale: float = 1.0
+    router_bias: str = ""
+    expert_bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """How a token knows where it stands.
+
+    Attributes
+    ----------
+    kind
+        ``learned``, ``rope`` or ``alibi``.
+    theta
+        RoPE's base.
+    rotary_dim
+        The part of a head that RoPE turns.
+    interleaved
+        Whether RoPE pairs neighbours (2i, 2i+1), or halves (i, i + rotary_dim/2).
+    scaling
+        RoPE's scaling as (key, value) pairs of the ``config.json``, sorted; empty for none.
+    local_theta
+        RoPE's base in windowed layers where it differs (Gemma 3); 0 elsewhere.
+    offset
+        Rows of a learned table before position 0 (OPT).
+    """
+
+    kind: str
+    theta: float = 0.0
+    rotary_dim: int = 0
+    interleaved: bool = False
+    scaling: tuple[tuple[str, object], ...] = ()
+    local_theta: float = 0.0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Normalisation: its kind, and where it stands in a block.
+
+    Attributes
+    ----------
+    kind
+        ``layernorm`` or ``rmsnorm``.
+    eps
+        Added to the variance.
+    bias
+        Whether a LayerNorm has a bias.
+    placement
+        ``pre``: before attention and MLP; ``post``: on what they give, before it is added (OLMo 2);
+        ``both`` (Gemma 2, 3).
+    parallel
+        Attention and MLP read the same input and are added together (GPT-NeoX, Falcon).
+    shared
+        With ``parallel``: one norm feeds both.
+    unit_offset
+        The weight is stored as w − 1 (Gemma).
+    embedding
+        A norm right after the embedding (BLOOM).
+    final
+        A norm before the head (all but OPT-350m).
+    """
+
+    kind: str
+    eps: float
+    bias: bool = False
+    placement: str = "pre"
+    parallel: bool = False
+    shared: bool = False
+    unit_offset: bool = False
+    embedding: bool = False
+    final: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,55 +233,87 @@ class ModelConfig:
         Transformer blocks.
     hidden
         Width of the residual stream.
-    heads
-        Attention heads; divides ``hidden``.
-    ffn
-        Width of the MLP's inner layer.
     vocab
         Rows of the embedding table.
     positions
         Longest sequence in tokens.
+    attention, mlp, position, norm
+        The parts of a block.
+    moe
+        The mixture of experts, or None.
     tied
         Whether the output head is the embedding table.
+    head_bias
+        Whether the output head has a bias.
+    embedding_scale
+        What embeddings are multiplied by (Gemma); 1 elsewhere.
+    softcap
+        Output logits are squashed to ± this by tanh (Gemma 2); 0 where they are not.
+    mtp_layers
+        Multi-token-prediction blocks beside the model, not counted in it (DeepSeek-V3).
 
     Raises
     ------
     ConfigError
-        If a number is not positive, or ``heads`` does not divide ``hidden``.
+        If a number is not positive, or the heads do not fit together.
 
     Examples
     --------
     >>> config = ModelConfig.load("gpt2")
-    >>> config.layers, config.hidden, config.head_dim, config.ffn
-    (12, 768, 64, 3072)
+    >>> config.layers, config.hidden, config.attention.kind, config.attention.head_dim
+    (12, 768, 'MHA', 64)
     """
 
     name: str
     family: str
     layers: int
     hidden: int
-    heads: int
-    ffn: int
     vocab: int
     positions: int
+    attention: Attention
+    mlp: Mlp
+    position: Position
+    norm: Norm
+    moe: Moe | None = None
     tied: bool = True
+    head_bias: bool = False
+    embedding_scale: float = 1.0
+    softcap: float = 0.0
+    mtp_layers: int = 0
 
     def __post_init__(self):
-        for field in ("layers", "hidden", "heads", "ffn", "vocab", "positions"):
-            value = getattr(self, field)
+        a = self.attention
+        sizes = {
+            "layers": self.layers, "hidden": self.hidden, "vocab": self.vocab,
+            "positions": self.positions, "attention heads": a.heads, "key-value heads": a.kv_heads,
+            "head_dim": a.head_dim, "value_dim": a.value_dim, "MLP width": self.mlp.width,
+        }  # fmt: skip
+        if self.moe:
+            sizes |= {"experts": self.moe.experts, "experts per token": self.moe.top_k,
+                      "expert width": self.moe.width}  # fmt: skip
+        for what, value in sizes.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(
-                    f"{self.name}: {field} must be a whole number above 0, not {value!r}"
+                    f"{self.name}: {what} must be a whole number above 0, not {value!r}"
                 )
-        if self.hidden % self.heads:
+        if a.heads % a.kv_heads:
             raise ConfigError(
-                f"{self.name}: {self.heads} heads do not divide a hidden size of {self.hidden}"
+                f"{self.name}: {a.kv_heads} key-value heads do not divide {a.heads} heads"
+            )
+        if self.moe and self.moe.top_k > self.moe.experts:
+            raise ConfigError(
+                f"{self.name}: a token cannot visit {self.moe.top_k} of {self.moe.experts} experts"
             )
 
-    @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden // self.heads
+    def is_moe(self, layer: int) -> bool:
+        """Say whether this layer is a mixture of experts."""
+        if self.moe is None or layer < self.moe.first_dense:
+            return False
+        return (layer - self.moe.first_dense) % self.moe.every == self.moe.every - 1
+
+    def is_windowed(self, layer: int) -> bool:
+        """Say whether attention in this layer looks back over a window only."""
+        return bool(self.attention.windowed) and self.attention.windowed[layer]
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> "ModelConfig":
@@ -118,27 +347,6 @@ class ModelConfig:
         tokenlife.transformer.config.ConfigError: tiny: config.json lacks n_embd, n_head, \
 n_positions, vocab_size
         """
-        family = config.get("model_type")
-        if family not in FAMILIES:
-            raise ConfigError(
-                f"{name}: model_type {family!r} is not known; known: {', '.join(FAMILIES)}"
-            )
-        keys = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
-        missing = sorted(key for key in keys if key not in config)
-        if missing:
-            raise ConfigError(f"{name}: config.json lacks {', '.join(missing)}")
-        hidden = config["n_embd"]
-        ffn = config.get("n_inner")
-        if ffn is None and isinstance(hidden, int):
-            ffn = 4 * hidden
-        return cls(
-            name=name,
-            family=family,
-            layers=config["n_layer"],
-            hidden=hidden,
-            heads=config["n_head"],
-            ffn=ffn,
-            vocab=config["vocab_size"],
-            positions=config["n_positions"],
-            tied=config.get("tie_word_embeddings", True),
-        )
+        from tokenlife.transformer.families import read  # families build on the classes above
+
+        return read(config, name)

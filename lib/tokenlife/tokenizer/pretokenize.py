@@ -14,6 +14,9 @@ deepseek  three cuts one after the other: three digits; Chinese and Japanese; th
 none      no cut at all: to see what the cut is good for
 ========  ==================================================================================
 
+The patterns are written so that Python's ``regex``, Rust's engines and Oniguruma read them alike:
+``{1,3}+`` and ``$`` mean different things to them, so neither is used.
+
 Left out: cuts that drop text (a tokeniser must give every byte back) and cuts by look-up. The
 engine is the ``regex`` package, so ``\p{L}`` means a letter of *its* Unicode version: characters
 assigned in the newest version may be cut elsewhere by another engine.
@@ -36,8 +39,8 @@ _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 PATTERNS: dict[str, tuple[str, ...]] = {
     "gpt2": (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|" + _SPACE_GPT2,),
     "cl100k": (
-        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
-        r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+        rf"'(?i:[sdmt]|ll|ve|re)|{_WORD_GPT4}|\p{{N}}{{1,3}}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s++(?![\s\S])|\s*[\r\n]|\s+(?!\S)|\s",
     ),
     "o200k": (
         rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_SUFFIX}?"

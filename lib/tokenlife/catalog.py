@@ -106,6 +106,17 @@ def _toml(relative: str) -> dict:
         raise CatalogError(f"{path} is not valid TOML: {error}") from error
 
 
+def family_defaults(family: str) -> dict:
+    """Return what a ``config.json`` of this family may leave out, from ``data/families.toml``.
+
+    Examples
+    --------
+    >>> family_defaults("llama")["tie_word_embeddings"], family_defaults("llm9")
+    (False, {})
+    """
+    return dict(_toml("families.toml").get(family, {}))
+
+
 def read_link(name: str) -> dict:
     """Read a link of ``data/hardware/links.toml``: ``rate_bps``, ``transport`` and ``source``.
 

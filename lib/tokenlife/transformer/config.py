@@ -89,7 +89,8 @@ class Mlp:
     width
         Of the inner layer.
     activation
-        ``gelu``, ``gelu_tanh``, ``relu`` or ``silu``.
+        ``gelu``, ``gelu_tanh``, ``relu``, ``silu`` or ``silu_clamped`` (gpt-oss: inputs held to
+        ± 7, gate · σ(1.702 · gate), and 1 added to the other half).
     gated
         Whether a second projection gates the first (SwiGLU, GeGLU).
     bias
@@ -170,6 +171,8 @@ class Position:
         RoPE's base in windowed layers where it differs (Gemma 3); 0 elsewhere.
     offset
         Rows of a learned table before position 0 (OPT).
+    scaled
+        ALiBi is added before scores are scaled, so that it is scaled with them (Falcon-RW).
     """
 
     kind: str
@@ -179,6 +182,7 @@ class Position:
     scaling: tuple[tuple[str, object], ...] = ()
     local_theta: float = 0.0
     offset: int = 0
+    scaled: bool = False
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ class Norm:
     embedding
         A norm right after the embedding (BLOOM).
     final
-        A norm before the head (all but OPT-350m).
+        A norm before the head.
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """Reading ``data/``: named models, hardware, published tables, and the running job.
 
 No number of a machine or a model stands in the library's code. It stands in ``data/`` beside its
-source, and this module is the only reader. Where the data lies: the ``data`` folder of the checkout,
-or the folder named by the environment variable ``TOKENLIFE_DATA``.
+source, and this module is the only reader. Where the data lies: the ``data`` folder of the
+checkout, or the folder named by the environment variable ``TOKENLIFE_DATA``.
 """
 
 import json

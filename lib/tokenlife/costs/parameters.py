@@ -89,8 +89,9 @@ def parameters_by_part(config: ModelConfig) -> dict[str, int]:
     Returns
     -------
     dict
-        The names of ``PARTS``, each with its count; 0 where the model has no such part. DeepSeek-V3's
-        ``router`` includes the bias that only steers the choice, which no gradient trains.
+        The names of ``PARTS``, each with its count; 0 where the model has no such part. The
+        ``router`` of DeepSeek-V3 includes the bias that only steers the choice, which no gradient
+        trains.
 
     Examples
     --------
@@ -142,8 +143,8 @@ def active_parameters(config: ModelConfig) -> int:
 def mtp_parameters(config: ModelConfig) -> int:
     """Count the multi-token-prediction blocks that stand beside a model (DeepSeek-V3).
 
-    Each is one more layer, a projection of two hidden vectors to one, and three norms; embedding and
-    head are the model's own.
+    Each is one more layer, a projection of two hidden vectors to one, and three norms; embedding
+    and head are the model's own.
 
     Examples
     --------

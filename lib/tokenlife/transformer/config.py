@@ -1,8 +1,8 @@
 """The architecture of a decoder-only transformer, as numbers.
 
-One frozen dataclass for each part of a block, and :class:`ModelConfig` over them. How the keys of a
-Hugging Face ``config.json`` become these numbers is told family by family in
-``tokenlife.transformer.families``.
+:class:`ModelConfig` holds the parts of a block (``tokenlife.transformer.parts``) and what stands
+around them, and refuses numbers that do not fit together. How the keys of a Hugging Face
+``config.json`` become these numbers is told family by family in ``tokenlife.transformer.families``.
 """
 
 from collections.abc import Mapping
@@ -11,216 +11,13 @@ from pathlib import Path
 
 from tokenlife.catalog import read_model
 from tokenlife.errors import TokenlifeError
+from tokenlife.transformer.parts import Attention, Mlp, Moe, Norm, Position
+
+__all__ = ["Attention", "ConfigError", "Mlp", "ModelConfig", "Moe", "Norm", "Position"]
 
 
 class ConfigError(TokenlifeError, ValueError):
     """A configuration that describes no model this library knows."""
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Multi-head, grouped-query, multi-query or latent attention.
-
-    Attributes
-    ----------
-    heads
-        Query heads.
-    kv_heads
-        Key–value heads: ``heads`` (MHA), fewer (GQA), 1 (MQA). Latent attention has as many as heads.
-    head_dim
-        Width of a query and of a key.
-    value_dim
-        Width of a value; ``head_dim`` in all but latent attention.
-    qkv_bias, out_bias
-        Whether the projections carry biases.
-    qk_norm
-        ``""``; ``"head"``: queries and keys are normalised head by head (Qwen3, Gemma 3);
-        ``"width"``: over the whole projection (OLMo 2).
-    kv_rank
-        Latent attention (MLA): width of the compressed key–value vector; 0 elsewhere.
-    query_rank
-        MLA: width of the compressed query; 0 where queries are projected at once.
-    rope_dim
-        MLA: the part of ``head_dim`` that is rotated, held once for all heads.
-    window
-        Tokens that a windowed layer looks back on, itself included; 0 where all layers see all.
-    windowed
-        For each layer whether it is windowed; empty where none is.
-    sinks
-        A learned logit per head in the softmax that no value answers to (gpt-oss).
-    softcap
-        Scores are squashed to ± this by tanh (Gemma 2); 0 where they are not.
-    scale
-        What scores are multiplied by; 0 for head_dim ** −½.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: str = ""
-    kv_rank: int = 0
-    query_rank: int = 0
-    rope_dim: int = 0
-    window: int = 0
-    windowed: tuple[bool, ...] = ()
-    sinks: bool = False
-    softcap: float = 0.0
-    scale: float = 0.0
-
-    @property
-    def kind(self) -> str:
-        """The name the field gives it: MHA, GQA, MQA or MLA."""
-        if self.kv_rank:
-            return "MLA"
-        if self.kv_heads == self.heads:
-            return "MHA"
-        return "MQA" if self.kv_heads == 1 else "GQA"
-
-
-@dataclass(frozen=True)
-class Mlp:
-    """The feed-forward part of a dense layer.
-
-    Attributes
-    ----------
-    width
-        Of the inner layer.
-    activation
-        ``gelu``, ``gelu_tanh``, ``relu``, ``silu`` or ``silu_clamped`` (gpt-oss: inputs held to
-        ± 7, gate · σ(1.702 · gate), and 1 added to the other half).
-    gated
-        Whether a second projection gates the first (SwiGLU, GeGLU).
-    bias
-        Whether the projections carry biases.
-    """
-
-    width: int
-    activation: str
-    gated: bool = False
-    bias: bool = False
-
-
-@dataclass(frozen=True)
-class Moe:
-    """A mixture of experts in place of the MLP.
-
-    Attributes
-    ----------
-    experts
-        Routed experts in a layer.
-    top_k
-        How many of them a token visits.
-    width
-        Inner width of one expert.
-    shared_width
-        Inner width of all shared experts together, which every token visits; 0 for none.
-    first_dense
-        Layers at the bottom that keep the dense MLP.
-    every
-        From there, every how-many-th layer is a mixture.
-    scoring
-        ``softmax`` (over all experts), ``softmax_top`` (over the chosen ones) or ``sigmoid``.
-    normalise
-        Whether the chosen experts' weights are scaled to sum to 1.
-    scale
-        What the weights are multiplied by at last.
-    router_bias
-        ``""``; ``"logit"``: an ordinary bias; ``"choice"``: a bias that only steers the choice
-        (DeepSeek-V3).
-    expert_bias
-        Whether the experts' projections carry biases.
-    groups, top_groups
-        Node-limited routing: experts lie in groups, and a token may visit so many of them.
-    """
-
-    experts: int
-    top_k: int
-    width: int
-    shared_width: int = 0
-    first_dense: int = 0
-    every: int = 1
-    scoring: str = "softmax"
-    normalise: bool = True
-    scale: float = 1.0
-    router_bias: str = ""
-    expert_bias: bool = False
-    groups: int = 1
-    top_groups: int = 1
-
-
-@dataclass(frozen=True)
-class Position:
-    """How a token knows where it stands.
-
-    Attributes
-    ----------
-    kind
-        ``learned``, ``rope`` or ``alibi``.
-    theta
-        RoPE's base.
-    rotary_dim
-        The part of a head that RoPE turns.
-    interleaved
-        Whether RoPE pairs neighbours (2i, 2i+1), or halves (i, i + rotary_dim/2).
-    scaling
-        RoPE's scaling as (key, value) pairs of the ``config.json``, sorted; empty for none.
-    local_theta
-        RoPE's base in windowed layers where it differs (Gemma 3); 0 elsewhere.
-    offset
-        Rows of a learned table before position 0 (OPT).
-    scaled
-        ALiBi is added before scores are scaled, so that it is scaled with them (Falcon-RW).
-    """
-
-    kind: str
-    theta: float = 0.0
-    rotary_dim: int = 0
-    interleaved: bool = False
-    scaling: tuple[tuple[str, object], ...] = ()
-    local_theta: float = 0.0
-    offset: int = 0
-    scaled: bool = False
-
-
-@dataclass(frozen=True)
-class Norm:
-    """Normalisation: its kind, and where it stands in a block.
-
-    Attributes
-    ----------
-    kind
-        ``layernorm`` or ``rmsnorm``.
-    eps
-        Added to the variance.
-    bias
-        Whether a LayerNorm has a bias.
-    placement
-        ``pre``: before attention and MLP; ``post``: on what they give, before it is added (OLMo 2);
-        ``both`` (Gemma 2, 3).
-    parallel
-        Attention and MLP read the same input and are added together (GPT-NeoX, Falcon).
-    shared
-        With ``parallel``: one norm feeds both.
-    unit_offset
-        The weight is stored as w − 1 (Gemma).
-    embedding
-        A norm right after the embedding (BLOOM).
-    final
-        A norm before the head.
-    """
-
-    kind: str
-    eps: float
-    bias: bool = False
-    placement: str = "pre"
-    parallel: bool = False
-    shared: bool = False
-    unit_offset: bool = False
-    embedding: bool = False
-    final: bool = True
 
 
 @dataclass(frozen=True)
@@ -286,28 +83,56 @@ class ModelConfig:
     mtp_layers: int = 0
 
     def __post_init__(self):
-        a = self.attention
-        sizes = {
-            "layers": self.layers, "hidden": self.hidden, "vocab": self.vocab,
-            "positions": self.positions, "attention heads": a.heads, "key-value heads": a.kv_heads,
-            "head_dim": a.head_dim, "value_dim": a.value_dim, "MLP width": self.mlp.width,
-        }  # fmt: skip
-        if self.moe:
-            sizes |= {"experts": self.moe.experts, "experts per token": self.moe.top_k,
-                      "expert width": self.moe.width}  # fmt: skip
-        for what, value in sizes.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        for what, value, least in self._sizes():
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigError(
-                    f"{self.name}: {what} must be a whole number above 0, not {value!r}"
+                    f"{self.name}: {what} must be a whole number above {least - 1}, not {value!r}"
                 )
+        for what, value in (("the norms' eps", self.norm.eps), ("RoPE's base", self._rope_base())):
+            if not isinstance(value, int | float) or not value > 0:
+                raise ConfigError(f"{self.name}: {what} must be a number above 0, not {value!r}")
+        for problem in self._misfits():
+            raise ConfigError(f"{self.name}: {problem}")
+
+    def _rope_base(self) -> float:
+        return self.position.theta if self.position.kind == "rope" else 1.0
+
+    def _sizes(self):
+        """Yield each size with its name and the least that it may be."""
+        a, moe = self.attention, self.moe
+        yield from (
+            ("layers", self.layers, 1), ("hidden", self.hidden, 1), ("vocab", self.vocab, 1),
+            ("positions", self.positions, 1), ("attention heads", a.heads, 1),
+            ("key-value heads", a.kv_heads, 1), ("head_dim", a.head_dim, 1),
+            ("value_dim", a.value_dim, 1), ("MLP width", self.mlp.width, 1),
+            ("the latent width", a.kv_rank, 0), ("the query's latent width", a.query_rank, 0),
+            ("the rotated part of a head", a.rope_dim, 0), ("window", a.window, 0),
+            ("multi-token-prediction layers", self.mtp_layers, 0),
+        )  # fmt: skip
+        if moe:
+            yield from (
+                ("experts", moe.experts, 1), ("experts per token", moe.top_k, 1),
+                ("expert width", moe.width, 1), ("shared experts' width", moe.shared_width, 0),
+                ("dense layers at the bottom", moe.first_dense, 0),
+                ("the spacing of mixtures", moe.every, 1), ("expert groups", moe.groups, 1),
+                ("expert groups per token", moe.top_groups, 1),
+            )  # fmt: skip
+
+    def _misfits(self):
+        """Yield what does not fit together."""
+        a, moe, turned = self.attention, self.moe, self.position.rotary_dim
         if a.heads % a.kv_heads:
-            raise ConfigError(
-                f"{self.name}: {a.kv_heads} key-value heads do not divide {a.heads} heads"
-            )
-        if self.moe and self.moe.top_k > self.moe.experts:
-            raise ConfigError(
-                f"{self.name}: a token cannot visit {self.moe.top_k} of {self.moe.experts} experts"
-            )
+            yield f"{a.kv_heads} key-value heads do not divide {a.heads} heads"
+        if turned % 2 or turned > a.head_dim:
+            yield f"RoPE turns pairs: {turned} of {a.head_dim} numbers of a head cannot be rotated"
+        if a.windowed and (len(a.windowed) != self.layers or not a.window):
+            yield f"a window of {a.window} for {len(a.windowed)} of {self.layers} layers"
+        if moe and moe.top_k > moe.experts:
+            yield f"a token cannot visit {moe.top_k} of {moe.experts} experts"
+        if moe and moe.experts % moe.groups:
+            yield f"{moe.groups} groups do not divide {moe.experts} experts"
+        if moe and moe.top_groups > moe.groups:
+            yield f"a token cannot visit {moe.top_groups} of {moe.groups} groups"
 
     def is_moe(self, layer: int) -> bool:
         """Say whether this layer is a mixture of experts."""

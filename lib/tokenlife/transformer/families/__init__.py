@@ -54,7 +54,7 @@ def read(config: Mapping, name: str) -> ModelConfig:
 max_position_embeddings, num_attention_heads, num_hidden_layers, vocab_size
     """
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ConfigError(
             f"{name}: model_type {family!r} is not known; known: {', '.join(sorted(FAMILIES))}; a "
             f"model built like Llama can be given as 'llama', with {', '.join(sorted(llama.NEEDS))}"

@@ -65,7 +65,7 @@ def gpt_neox(config: Mapping, name: str) -> ModelConfig:
         positions=positions,
         attention=Attention(heads, heads, width, width, qkv_bias=bias, out_bias=bias),
         mlp=Mlp(inner, activation(config, name, "hidden_act"), bias=True),
-        position=rope({**config, **said}, width),
+        position=rope({**config, **said}, name, width),
         norm=Norm(
             "layernorm",
             config["layer_norm_eps"],
@@ -92,8 +92,8 @@ def opt(config: Mapping, name: str) -> ModelConfig:
     projected = config.get("word_embed_proj_dim", hidden)
     if projected != hidden or not config["do_layer_norm_before"]:
         raise ConfigError(
-            f"{name}: this OPT normalises after each sum or projects its embeddings (as OPT-350m "
-            f"does); known are those with do_layer_norm_before and word_embed_proj_dim = hidden_size"
+            f"{name}: this OPT normalises after each sum or projects its embeddings, as OPT-350m "
+            f"does; known are those with do_layer_norm_before and word_embed_proj_dim = hidden_size"
         )
     bias = config["enable_bias"]
     return ModelConfig(
@@ -167,7 +167,7 @@ def falcon(config: Mapping, name: str) -> ModelConfig:
             activation(config, name, "activation"),
             bias=bias,
         ),
-        position=Position("alibi", scaled=True) if config["alibi"] else rope(config, width),
+        position=Position("alibi", scaled=True) if config["alibi"] else rope(config, name, width),
         norm=Norm(
             "layernorm",
             config["layer_norm_epsilon"],

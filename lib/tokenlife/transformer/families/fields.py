@@ -19,6 +19,9 @@ ACTIVATIONS = {
 }
 
 
+SCALINGS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+
+
 def need(config: Mapping, name: str, *keys: str) -> list:
     """Return the values of ``keys``, or say in one line which of them are missing."""
     missing = sorted(key for key in keys if config.get(key) is None)
@@ -73,15 +76,23 @@ def layer_types(config: Mapping, name: str, layers: int, every: int = 0) -> tupl
     return windowed if any(windowed) else ()
 
 
-def rope(config: Mapping, head_dim: int, interleaved: bool = False) -> Position:
+def rope(config: Mapping, name: str, head_dim: int, interleaved: bool = False) -> Position:
     """Read RoPE: its base, the part of a head that it turns, and its scaling."""
-    said = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(said, Mapping):
+        raise ConfigError(f"{name}: rope_scaling must be an object of keys, not {said!r}")
+    said = dict(said)
     local = dict(said.pop("sliding_attention", {}))
     said = dict(said.pop("full_attention", said))
-    theta = said.pop("rope_theta", None) or config.get("rope_theta")
+    theta = said.pop("rope_theta", None)
+    theta = config.get("rope_theta") if theta is None else theta
     part = said.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor", 1.0)
     kind = said.pop("type", None)
     kind = said.pop("rope_type", None) or kind or "default"
+    if kind not in SCALINGS:
+        raise ConfigError(
+            f"{name}: RoPE scaling {kind!r} is not known; known: {', '.join(sorted(SCALINGS))}"
+        )
     if kind != "default":
         said["rope_type"] = kind
         original = config.get("original_max_position_embeddings")
@@ -91,7 +102,7 @@ def rope(config: Mapping, head_dim: int, interleaved: bool = False) -> Position:
         said = {}
     return Position(
         "rope",
-        theta=float(theta),
+        theta=theta,
         rotary_dim=int(head_dim * part),
         interleaved=interleaved,
         scaling=tuple(sorted((key, _frozen(value)) for key, value in said.items())),

@@ -50,7 +50,7 @@ def llama(config: Mapping, name: str) -> ModelConfig:
             gated=True,
             bias=config["mlp_bias"],
         ),
-        position=rope(config, width),
+        position=rope(config, name, width),
         norm=Norm("rmsnorm", config["rms_norm_eps"]),
         tied=config["tie_word_embeddings"],
     )
@@ -83,7 +83,7 @@ def qwen3(config: Mapping, name: str) -> ModelConfig:
 
 
 def olmo2(config: Mapping, name: str) -> ModelConfig:
-    """Read OLMo 2: norms on what attention and MLP give; queries and keys normalised at full width."""
+    """Read OLMo 2: norms on what attention and MLP give, and on all queries or keys at once."""
     base = llama(config, name)
     return replace(
         base,

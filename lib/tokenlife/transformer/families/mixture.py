@@ -82,7 +82,7 @@ def _deepseek(config: Mapping, name: str, interleaved: bool) -> ModelConfig:
         config, name, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"
     )
     bias = config["attention_bias"]
-    position = rope(config, rope_dim, interleaved)
+    position = rope(config, name, rope_dim, interleaved)
     base = llama({**config, "head_dim": nope + rope_dim, "num_key_value_heads": heads}, name)
     return replace(
         base,

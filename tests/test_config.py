@@ -1,0 +1,173 @@
+"""Configs of every family: read as Hugging Face writes them, refused in one line where bad."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+from small_configs import FAMILIES, small_config
+from tokenlife.catalog import model_names, read_model, read_reference
+from tokenlife.costs import active_parameters, count_parameters, parameters_by_part
+from tokenlife.costs.parameters import mtp_parameters
+from tokenlife.transformer import ConfigError, ModelConfig
+
+transformers = pytest.importorskip("transformers")
+
+
+def judge(config: dict):
+    """Build the transformers library's model of a config.json, without memory for its weights."""
+    fields = {key: value for key, value in config.items() if not key.startswith("_")}
+    hf = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(hf, attn_implementation="eager")
+
+
+def judged_parameters(config: dict) -> int:
+    """Count the judge's parameters, and DeepSeek-V3's router bias, which it keeps as a buffer."""
+    model = judge(config)
+    biases = [b for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    return sum(tensor.numel() for tensor in [*model.parameters(), *biases])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_equal_the_judges(family, seed):
+    config = small_config(family, seed)
+    assert count_parameters(ModelConfig.from_hf(config, family)) == judged_parameters(config)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_config_that_the_library_saved_reads_the_same(family, tmp_path):
+    """The library writes other keys (``rope_parameters``, ``layer_types``) than the Hub has."""
+    config = small_config(family)
+    fields = dict(config)
+    hf = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    hf.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert ModelConfig.from_hf(saved, "x") == ModelConfig.from_hf(config, "x")
+
+
+PUBLISHED = read_reference("06_models_params")
+
+
+def printed(value: int, text: str) -> bool:
+    """Say whether ``value``, rounded to as many digits, reads as ``text`` does (like 36.6B)."""
+    digits = len(text.rstrip("B").partition(".")[2])
+    return round(value / 1e9, digits) == float(text.rstrip("B"))
+
+
+@pytest.mark.parametrize(
+    "row", list(PUBLISHED.itertuples()), ids=lambda row: f"{row.model} {row.quantity}"
+)
+def test_counts_equal_the_published(row):
+    config = ModelConfig.load(row.model)
+    table = config.vocab * config.hidden
+    counted = {
+        "total": count_parameters(config),
+        "active": active_parameters(config),
+        "active without embedding": active_parameters(config) - table,
+        "with multi-token prediction": count_parameters(config)
+        + mtp_parameters(config)
+        + 2 * table,
+    }
+    if row.quantity not in counted:
+        pytest.skip("held by test_costs_memory")
+    # Two listings count what is no parameter of the model, as their notes say.
+    counted["total"] += {"falcon-180b": table, "llama-2-70b": 80 * 64}.get(row.model, 0)
+    if row.precision == "exact":
+        assert counted[row.quantity] == row.value
+    else:
+        assert printed(counted[row.quantity], row.precision)
+
+
+def test_every_named_model_has_a_published_count_and_a_source():
+    ours = set(model_names()) - {"running-gpt"}
+    assert len(ours) >= 25
+    assert ours == set(PUBLISHED[PUBLISHED.quantity == "total"].model)
+    assert all(read_model(name)["_source"] for name in model_names())
+    assert not PUBLISHED.source.isna().any()
+    assert not PUBLISHED.confidence.str.contains("unseen").any()
+
+
+def test_parts_of_mixtral_equal_the_published():
+    """Routers, attention and norms as shared/06 lists them."""
+    parts = parameters_by_part(ModelConfig.load("mixtral-8x7b"))
+    assert (parts["router"], parts["attention"], parts["norms"]) == (1048576, 1342177280, 266240)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_named_models_are_what_the_judge_builds(name):
+    """Every named model at its real size, on the meta device."""
+    config = read_model(name)
+    if config["model_type"] == "kimi_k2":
+        config["model_type"] = "deepseek_v3"
+    assert count_parameters(ModelConfig.load(name)) == judged_parameters(config)
+
+
+LLAMA = small_config("llama")
+BAD = [
+    ({"num_attention_heads": 7}, "7 heads do not divide a hidden size"),
+    ({"num_key_value_heads": 5}, "5 key-value heads do not divide"),
+    ({"num_hidden_layers": -2}, "layers must be a whole number above 0, not -2"),
+    ({"hidden_size": 0}, "must be whole numbers above 0, not 0"),
+    ({"intermediate_size": -4}, "MLP width must be"),
+    ({"vocab_size": 3.5}, "vocab must be"),
+    ({"max_position_embeddings": True}, "positions must be"),
+    ({"hidden_act": "tanhshrink"}, "activation 'tanhshrink' is not known; known: gelu"),
+    ({"vocab_size": None, "hidden_size": None}, "lacks hidden_size, vocab_size"),
+    ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
+    ({"rope_scaling": {"rope_type": "spiral"}}, "RoPE scaling 'spiral' is not known"),
+    ({"rope_theta": 0.0}, "RoPE's base must be a number above 0"),
+    ({"rms_norm_eps": "small"}, "eps must be a number above 0"),
+    ({"head_dim": 7}, "RoPE turns pairs"),
+    ({"model_type": "mistral", "sliding_window": -5}, "window must be"),
+    (
+        {"model_type": "mistral", "sliding_window": 4, "layer_types": ["full_attention"]},
+        "layer_types names 1 layers",
+    ),
+    (
+        {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+        "cannot visit 5 of 4 experts",
+    ),
+    (
+        {"model_type": "mixtral", "num_local_experts": -4, "num_experts_per_tok": 2},
+        "experts must be",
+    ),
+    ({"model_type": "mixtral"}, "lacks num_experts_per_tok, num_local_experts"),
+    ({"model_type": ["llama"]}, "model_type .'llama'. is not known"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), BAD)
+def test_bad_configs_get_one_clear_line(change, says):
+    with pytest.raises(ConfigError, match=says) as error:
+        ModelConfig.from_hf(LLAMA | change, "bad")
+    assert "\n" not in str(error.value)
+
+
+def test_deepseek_needs_groups_that_fit():
+    config = small_config("deepseek_v3")
+    with pytest.raises(ConfigError, match="3 groups do not divide 8 experts"):
+        ModelConfig.from_hf(config | {"n_group": 3}, "bad")
+    with pytest.raises(ConfigError, match="5 of 2 groups"):
+        ModelConfig.from_hf(config | {"topk_group": 5}, "bad")
+    with pytest.raises(ConfigError, match="latent width"):
+        ModelConfig.from_hf(config | {"kv_lora_rank": -8}, "bad")
+
+
+def test_a_config_with_an_image_encoder_is_read_for_its_text():
+    text = small_config("gemma3_text")
+    wrapped = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
+    assert ModelConfig.from_hf(wrapped, "x") == ModelConfig.from_hf(text, "x")
+    with pytest.raises(ConfigError, match="lacks text_config"):
+        ModelConfig.from_hf({"model_type": "gemma3"}, "x")
+
+
+def test_the_post_norm_opt_is_refused_by_name():
+    with pytest.raises(ConfigError, match="OPT-350m"):
+        ModelConfig.from_hf(small_config("opt") | {"do_layer_norm_before": False}, "x")
+
+
+def test_published_table_is_whole():
+    assert pd.api.types.is_integer_dtype(PUBLISHED.value)
+    assert not PUBLISHED.duplicated(["model", "quantity"]).any()

@@ -169,6 +169,20 @@ def test_torture(name, case, judges):
     check(name, judges, TORTURE[case])
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cl100k", " " * 10**6),
+        ("cl100k", "antidisestablishmentarianism" * 36_000),
+        # A million spaces make tiktoken 0.14 itself panic here: its o200k pattern backtracks.
+        ("o200k", "antidisestablishmentarianism" * 36_000),
+    ],
+    ids=["cl100k spaces", "cl100k word", "o200k word"],
+)
+def test_a_megabyte_in_one_piece(name, text, judges):
+    check(name, judges, text)
+
+
 def published_vectors():
     text = (data_dir() / "reference" / "13b_token_test_vectors.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]

@@ -50,7 +50,7 @@ def read(path: str | Path, name: str | None = None) -> Tokenizer:
         return _tokenizer(document, name or path.stem)
     except CorruptTokenizer as error:
         raise type(error)(f"{path}: {error}") from None
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise CorruptTokenizer(
             f"{path} is no tokenizer.json of a byte-level BPE: {type(error).__name__} at {error}"
         ) from None

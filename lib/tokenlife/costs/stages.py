@@ -11,12 +11,8 @@ Left out: the optimiser, and fused attention (which does not keep the S × S squ
 from dataclasses import dataclass
 
 from tokenlife.costs.parameters import parameters_by_part
-from tokenlife.errors import TokenlifeError
+from tokenlife.costs.operations import CostError
 from tokenlife.transformer.config import ModelConfig
-
-
-class CostError(TokenlifeError, ValueError):
-    """A batch that the model cannot take."""
 
 
 @dataclass(frozen=True)

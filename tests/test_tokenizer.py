@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import warnings
 from importlib import metadata
 
 import pytest
@@ -23,9 +24,11 @@ from tokenlife.tokenizer.errors import (
     MissingVocabulary,
     SpecialTokenInText,
     TokenizerError,
+    TrainingStopped,
     UnknownVocabulary,
 )
-from tokenlife.tokenizer.merge import by_pair, merge
+from tokenlife.tokenizer.merge import by_pair, merge, pick, scan
+from tokenlife.tokenizer.pretokenize import PATTERNS
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +113,40 @@ def test_a_piece_costs_a_few_look_ups_a_byte(text):
 
     merge([byte_order().index(b) for b in text.encode()], counting, lambda r: 256 + r)
     assert len(asked) <= 3 * len(text)
+
+
+WORDY = st.text(st.sampled_from("ab1,'\n\r\t \u00a0\u3000\x1c日é!/"), max_size=60)
+
+
+@settings(max_examples=400, deadline=None)
+@given(text=WORDY)
+def test_the_coarse_cut_is_a_part_of_each_cut(text):
+    for pattern in PATTERNS:
+        cut = pretokenizer(pattern)
+        assert [piece for word in cut.words(text) for piece in cut.split(word)] == cut.split(text)
+        assert "".join(cut.split(text)) == text
+
+
+def test_patterns_that_we_do_not_know_are_not_cut_coarsely():
+    cut = Pretokenizer((r"\S+ \S+|\s+|\S+",))
+    assert cut.split("a b c") == ["a b", " ", "c"]
+    assert cut.words("a b c") == ["a b c"]
+
+
+def test_deepseeks_file_has_the_cut_that_we_know():
+    assert vocabularies.load("deepseek").pretokenizer == pretokenizer("deepseek")
+
+
+@settings(deadline=None)
+@given(text=st.text(st.sampled_from("ab"), min_size=2, max_size=150), data=st.data())
+def test_scanning_and_picking_merge_alike(text, data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingStopped)
+        merges = train([text], n_merges=data.draw(st.integers(0, 20)), pattern="none").merges
+    symbols = [byte_order().index(byte) for byte in text.encode()]
+    scanned = scan(list(symbols), by_pair(merges), lambda rank: 256 + rank)
+    assert scanned == pick(list(symbols), by_pair(merges), lambda rank: 256 + rank)
+    assert scanned == naive.encode(text, list(merges), pretokenizer("none"))
 
 
 # --- special tokens ----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ are faster.
 It is the algorithm of minbpe's regex tokeniser (Karpathy 2024), with the tie rule of ``bpe``.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -65,11 +66,10 @@ def encode(text: str, merges: list[Pair], cut: Pretokenizer) -> list[int]:
     ids = []
     for piece in cut.split(text):
         word = base_ids(piece)
-        while True:
-            known = [pair for pair in pairwise(word) if pair in ranks]
-            if not known:
+        while len(word) > 1:
+            best = min(pairwise(word), key=lambda pair: ranks.get(pair, math.inf))
+            if best not in ranks:
                 break
-            best = min(known, key=ranks.__getitem__)
             word = join(word, best, 256 + ranks[best])
         ids += word
     return ids

@@ -1,8 +1,9 @@
 """A byte-level BPE tokeniser: text to ids and back, losing nothing.
 
 Text is cut into pieces (``pretokenize``), each piece becomes bytes, the bytes merge into tokens
-(``merge``). A language repeats itself: the ids of each piece are kept, so a word is merged once and
-then looked up. Ids decode to bytes, and any ids do: a token may end inside a character.
+(``merge``). A language repeats itself: the ids of each piece, and of each run of pieces between two
+spaces, are kept, so a word is merged once and then looked up. Ids decode to bytes, and any ids do:
+a token may end inside a character.
 
 Special tokens are markers, not text. As in tiktoken, text that spells one is refused unless the
 caller says what to do: users must not be able to type an end of document.
@@ -12,7 +13,7 @@ Left out: unknown tokens (256 bytes leave nothing unknown), dropout, and templat
 Sources: Sennrich et al. 2016 (BPE for words), Radford et al. 2019 (on bytes), tiktoken's interface.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -30,7 +31,7 @@ from tokenlife.tokenizer.errors import (
 from tokenlife.tokenizer.merge import by_pair, by_token, merge
 from tokenlife.tokenizer.pretokenize import Pretokenizer
 
-_CACHED_PIECES, _CACHED_LENGTH = 1 << 18, 1 << 10
+_REMEMBERED, _REMEMBERED_LENGTH = 1 << 18, 1 << 10
 
 
 class Tokenizer:
@@ -93,7 +94,8 @@ class Tokenizer:
         self._byte_ids = [self._ids.get(bytes([byte])) for byte in range(256)]
         self._rank, self._product = self._merge_rule()
         self._special_pattern = _any_of(self.special)
-        self._cache = _Pieces(self._merge_piece)
+        self._pieces = _Memory(self._merge_piece)
+        self._words = _Memory(self._encode_word)
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.name}: {self.n_vocab:,} ids>"
@@ -122,9 +124,13 @@ class Tokenizer:
             raise MissingByte(f"{self.name}: no token for byte 0x{byte:02x} of {piece[:20]!r}")
         return tuple(merge(symbols, self._rank, self._product))
 
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        pieces = self.pretokenizer.split(word)
+        return tuple(chain.from_iterable(map(self._pieces.__getitem__, pieces)))
+
     def _encode(self, text: str) -> list[int]:
-        pieces = self.pretokenizer.split(text)
-        return list(chain.from_iterable(map(self._cache.__getitem__, pieces)))
+        words = self.pretokenizer.words(text)
+        return list(chain.from_iterable(map(self._words.__getitem__, words)))
 
     def encode_ordinary(self, text: str) -> list[int]:
         """Encode text; what looks like a special token is text as well.
@@ -255,19 +261,19 @@ class Tokenizer:
         return hf_json.read(path, name)
 
 
-class _Pieces(dict):
-    """Ids of the pieces met so far; ``__missing__`` keeps the look-up loop out of Python."""
+class _Memory(dict):
+    """Ids of the strings met so far; ``__missing__`` keeps the look-up loop out of Python."""
 
-    def __init__(self, merge_piece):
+    def __init__(self, encode: Callable[[str], tuple[int, ...]]):
         super().__init__()
-        self._merge_piece = merge_piece
+        self._encode = encode
 
-    def __missing__(self, piece: str) -> tuple[int, ...]:
-        ids = self._merge_piece(piece)
-        if len(piece) <= _CACHED_LENGTH:
-            if len(self) >= _CACHED_PIECES:
+    def __missing__(self, text: str) -> tuple[int, ...]:
+        ids = self._encode(text)
+        if len(text) <= _REMEMBERED_LENGTH:
+            if len(self) >= _REMEMBERED:
                 self.clear()
-            self[piece] = ids
+            self[text] = ids
         return ids
 
 

@@ -8,9 +8,9 @@ without a space takes seconds.
 
 Two rules say what the rank of a pair is, and they are not the same:
 
-``by_token``  (tiktoken) the rank of a pair is the id of the token it spells, however that token was
-              once made.
-``by_pair``   (Hugging Face ``tokenizers``) only the listed pairs merge, in the order of the list.
+- ``by_token`` (tiktoken): the rank of a pair is the id of the token it spells, however that token
+  was once made.
+- ``by_pair`` (Hugging Face ``tokenizers``): only the listed pairs merge, in the order of the list.
 """
 
 import sys

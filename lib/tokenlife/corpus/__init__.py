@@ -12,7 +12,7 @@ from tokenlife.corpus.documents import Document, shakespeare, standard_library
 from tokenlife.corpus.order import shuffled, split
 from tokenlife.corpus.packing import Packing, best_fit, chop, pad
 from tokenlife.corpus.sharding import BatchLayout
-from tokenlife.corpus.tokenfile import TokenFile, write
+from tokenlife.corpus.tokenfile import TokenFile, write_tokens
 
 __all__ = [
     "IGNORE",
@@ -32,5 +32,5 @@ __all__ = [
     "split",
     "standard_library",
     "udhr",
-    "write",
+    "write_tokens",
 ]

@@ -72,7 +72,7 @@ def make_batch(file: TokenFile, packing: Packing, rows: Sequence[int] | np.ndarr
     >>> from tokenlife.tokenizer import vocabularies
     >>> notes = [Document(text, text, "", "English", "") for text in ("To be", "or not")]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = tokenfile.write(f"{folder}/notes", notes, vocabularies.load("book"))
+    ...     file = tokenfile.write_tokens(f"{folder}/notes", notes, vocabularies.load("book"))
     ...     batch = make_batch(file, packing.chop(file.lengths, 8), [0])
     >>> batch.documents.tolist(), batch.positions.tolist(), batch.cu_seqlens.tolist()
     ([[0, 0, 0, 1, 1, 1, -1, -1]], [[0, 1, 2, 0, 1, 2, 0, 1]], [0, 3, 6, 8])

@@ -64,7 +64,7 @@ class TokenBatches(IterableDataset):
     >>> from tokenlife.tokenizer import vocabularies
     >>> notes = [Document(str(i), f"note {i}", "", "English", "") for i in range(50)]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = tokenfile.write(f"{folder}/notes", notes, vocabularies.load("book"))
+    ...     file = tokenfile.write_tokens(f"{folder}/notes", notes, vocabularies.load("book"))
     ...     batches = TokenBatches(file, packing.chop(file.lengths, 16), BatchLayout(4, 2, ranks=2))
     ...     first = next(iter(batches))
     >>> first["ids"].shape, batches.state_dict()["consumed"]

@@ -96,7 +96,9 @@ def vocabulary_fingerprint(tokenizer: Tokenizer) -> bytes:
     return digest.digest()
 
 
-def write(path: str | Path, documents: Iterable[Document], tokenizer: Tokenizer) -> "TokenFile":
+def write_tokens(
+    path: str | Path, documents: Iterable[Document], tokenizer: Tokenizer
+) -> "TokenFile":
     """Tokenise documents into a token file, one at a time, and open it.
 
     Text that looks like a special token is encoded as text: only the file's own end-of-text ids are
@@ -114,7 +116,7 @@ def write(path: str | Path, documents: Iterable[Document], tokenizer: Tokenizer)
     >>> from tokenlife.tokenizer import vocabularies
     >>> note = Document("note", "A token leaves as a word", "", "English", "")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = write(Path(folder, "notes.tokens"), [note], vocabularies.load("book"))
+    ...     file = write_tokens(Path(folder, "notes.tokens"), [note], vocabularies.load("book"))
     ...     file.n_documents, file.n_tokens, file.document(0).tolist()[-1]
     (1, 9, 4095)
     """

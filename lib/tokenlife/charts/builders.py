@@ -21,17 +21,17 @@ def ledger(account: Ledger) -> alt.LayerChart:
     ]
     takeaway = f"{format_bytes(first)} of {rows[0]['level']} put {format_bytes(last)} on the wire"
     described = "; ".join(f"{row['level']} {row['shown']}" for row in rows)
-    base = alt.Chart(
-        pd.DataFrame(rows),
-        title=takeaway,
-        description=f"{takeaway}. Bytes at each level: {described}.",
-    ).encode(
+    base = alt.Chart(pd.DataFrame(rows)).encode(
         y=alt.Y("level:N", sort=None, title=None),
-        x=alt.X(
-            "bytes:Q", title="bytes (logarithmic)", axis=alt.Axis(format="~s", tickCount=6)
-        ).scale(type="log", domainMin=1),
+        x=alt.X("bytes:Q", title="bytes (logarithmic)")
+        .axis(format="~s", tickCount=6)
+        .scale(type="log", domainMin=1),
         tooltip=[alt.Tooltip("level:N"), alt.Tooltip("bytes:Q", format=","), alt.Tooltip("how:N")],
     )
     stem = base.mark_rule(opacity=0.35).encode(x2=alt.datum(1))
     label = base.mark_text(align="left", dx=9).encode(text="shown:N")
-    return (stem + base.mark_point(size=90) + label).properties(height=alt.Step(27))
+    return (stem + base.mark_point(size=90) + label).properties(
+        title=takeaway,
+        description=f"{takeaway}. Bytes at each level: {described}.",
+        height=alt.Step(27),
+    )

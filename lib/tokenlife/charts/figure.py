@@ -1,4 +1,4 @@
-"""A chart as the book's pages hold it: a ``<figure>`` with its specification, drawn in the browser."""
+"""A chart as the pages hold it: a ``<figure>`` with its specification, drawn in the browser."""
 
 import hashlib
 import html
@@ -61,7 +61,7 @@ def figure_html(spec: dict) -> str:
     >>> figure_html({"mark": "bar"})
     Traceback (most recent call last):
         ...
-    tokenlife.charts.ChartError: a chart without description; write \
+    tokenlife.charts.theme.ChartError: a chart without description; write \
 alt.Chart(..., description="what the chart shows, in one or two sentences")
     """
     description = spec.get("description", "").strip()

@@ -1,4 +1,4 @@
-"""Tables and prose that hold values of the run, each with the label that says where they come from."""
+"""Tables and prose that hold values of the run, each with the label that says whence they come."""
 
 import html
 import math

@@ -1,8 +1,8 @@
 """The look of every chart: palette, the four labels, one Vega-Lite theme.
 
-Every colour of :data:`PALETTE` has a contrast of at least 3:1 on the light and on the dark page, and
-any two stay apart under the three common colour-vision deficiencies: ``tests/test_charts.py``
-computes both. The palette started from the one of Okabe and Ito, half of which is too pale on white.
+Every colour of :data:`PALETTE` has a contrast of at least 3:1 on the light and on the dark page,
+and any two stay apart under the three common colour-vision deficiencies: ``tests/test_charts.py``
+computes both. The start was the palette of Okabe and Ito, half of which is too pale on white.
 Ink is the page's own text colour, so a chart follows the page's theme without being drawn again.
 """
 

@@ -1,0 +1,5 @@
+"""Run the command: ``python -m tokenlife.publish``."""
+
+from tokenlife.publish.command import main
+
+raise SystemExit(main())

@@ -1,0 +1,92 @@
+"""``python -m tokenlife.publish``: what the make targets call."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tokenlife.errors import TokenlifeError
+from tokenlife.publish import PublishError
+from tokenlife.publish.execute import execute_changed
+from tokenlife.publish.kernel import interruptible
+from tokenlife.publish.layout import Book
+from tokenlife.publish.pairs import sync
+from tokenlife.publish.site.build import build
+from tokenlife.publish.site.check import problems
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; return 0, 1 after a failure in one clear line, 130 when interrupted."""
+    args = _parser().parse_args(argv)
+    book = Book(args.root.resolve())
+    try:
+        with interruptible():
+            args.run(book, args)
+    except TokenlifeError as error:
+        print(f"publish: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("publish: interrupted; nothing half-written is left", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tokenlife.publish", description=__doc__)
+    parser.add_argument("--root", type=Path, default=CHECKOUT, help="the checkout (default: this)")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, about in (
+        ("book", _book, "execute what changed and build the site"),
+        ("chapter", _chapter, "execute one chapter and build the site"),
+        ("notebooks", _notebooks, "write or update the .ipynb pairs"),
+        ("check", _check, "check the structure of the book"),
+    ):
+        command = commands.add_parser(name, help=about, description=about)
+        command.set_defaults(run=run)
+        if run is _chapter:
+            command.add_argument("name", help="its number (1, 01) or slug")
+    return parser
+
+
+def _book(book: Book, _args) -> None:
+    _refuse(problems_that_stop(book))
+    chapters = book.chapters()
+    seconds = execute_changed(book, chapters)
+    _report(book, {c.slug: seconds.get(c.slug) for c in chapters}, build(book))
+
+
+def _chapter(book: Book, args) -> None:
+    chapter = book.chapter(args.name)
+    seconds = execute_changed(book, [chapter], always=True)
+    # The site shows all chapters: those that have never run, or changed, run too.
+    seconds |= execute_changed(book, book.chapters())
+    _report(book, seconds, build(book))
+    print(f"page     {book.html / chapter.entry}.html")
+
+
+def _notebooks(book: Book, _args) -> None:
+    for path in sync(book):
+        print(path)
+
+
+def _check(book: Book, _args) -> None:
+    _refuse(problems(book))
+    print(f"{len(book.entries())} pages, {len(book.chapters())} chapters: structure sound")
+
+
+def problems_that_stop(book: Book) -> list[str]:
+    """Return the faults that would make a page wrong, not merely unfinished."""
+    return [fault for fault in problems(book) if "exercises" not in fault]
+
+
+def _refuse(faults: list[str]) -> None:
+    if faults:
+        raise PublishError("\n  ".join(["the book is not sound:", *faults]))
+
+
+def _report(book: Book, seconds: dict[str, float | None], site_s: float) -> None:
+    for slug, taken in seconds.items():
+        print(f"{'unchanged' if taken is None else f'{taken:8.1f} s'}  {slug}")
+    print(f"{site_s:8.1f} s  pages")
+    print(f"book     {book.html / 'index.html'}")

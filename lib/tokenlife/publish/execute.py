@@ -1,0 +1,197 @@
+"""Run a chapter from beginning to end and keep its outputs, or keep nothing.
+
+The notebook runs in a temporary folder under ``_build``; only a whole, clean, normalised notebook
+is moved to ``_build/executed``. Two runs of one state differ in nothing but what was measured.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+import warnings
+from importlib import metadata
+from pathlib import Path
+
+import jupytext
+import nbformat
+import papermill
+from jupyter_client.kernelspec import NoSuchKernel
+from nbclient.exceptions import DeadKernelError
+from papermill.exceptions import PapermillExecutionError
+
+from tokenlife import provenance
+from tokenlife.publish import PublishError
+from tokenlife.publish.fingerprint import fingerprint, shared_hash
+from tokenlife.publish.kernel import ENGINE, environment
+from tokenlife.publish.layout import Book, Chapter
+from tokenlife.publish.progress import Progress
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+TRACEBACK_LINES = 12
+PACKAGES = ("altair", "numpy", "pandas", "tokenizers", "tiktoken")
+
+
+def is_current(chapter: Chapter, mark: str) -> bool:
+    """Tell whether the chapter's kept outputs come from its present state."""
+    try:
+        record = json.loads(chapter.record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return record.get("fingerprint") == mark and chapter.executed.is_file()
+
+
+def execute_changed(book: Book, chapters: list[Chapter], always: bool = False) -> dict[str, float]:
+    """Run the chapters that changed since their last run.
+
+    Parameters
+    ----------
+    book
+        The checkout.
+    chapters
+        Which chapters to look at.
+    always
+        Run them even if nothing changed.
+
+    Returns
+    -------
+    dict
+        Seconds of each chapter that was run.
+
+    Raises
+    ------
+    PublishError
+        If a cell fails; the chapters before it keep their outputs.
+    """
+    shared = shared_hash(book)
+    marks = {chapter.slug: fingerprint(chapter, shared) for chapter in chapters}
+    due = [c for c in chapters if always or not is_current(c, marks[c.slug])]
+    seconds = {}
+    with Progress(len(due)) as progress:
+        for chapter in due:
+            seconds[chapter.slug] = execute(book, chapter, marks[chapter.slug], progress)
+    return seconds
+
+
+def execute(book: Book, chapter: Chapter, mark: str, progress: Progress) -> float:
+    """Run one chapter and return the seconds it took.
+
+    Raises
+    ------
+    PublishError
+        If a cell raises, warns on standard error, or its kernel dies.
+    """
+    notebook = jupytext.read(chapter.source)
+    code = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    progress.start(chapter.slug, len(code))
+
+    def report(index: int) -> None:
+        if index in code:
+            progress.cell(code.index(index) + 1)
+
+    book.build.mkdir(exist_ok=True)
+    with _scratch(book.build) as folder:
+        begun, out = folder / "begun.ipynb", folder / "done.ipynb"
+        nbformat.write(notebook, begun)
+        started = time.monotonic()
+        with environment(folder / "jupyter"):
+            _run(chapter, begun, out, code, report)
+        seconds = time.monotonic() - started
+        done = nbformat.read(out, as_version=4)
+        _refuse_complaints(chapter, done)
+        nbformat.write(normalise(done), out)
+        record = folder / "record.json"
+        record.write_text(json.dumps(_record(mark, seconds, len(code)), indent=2) + "\n")
+        chapter.executed.parent.mkdir(exist_ok=True)
+        # The record goes first: a kill between the two moves then only costs another run.
+        chapter.record.unlink(missing_ok=True)
+        out.replace(chapter.executed)
+        record.replace(chapter.record)
+    progress.done(seconds)
+    return seconds
+
+
+@contextlib.contextmanager
+def _scratch(build: Path):
+    """Lend a temporary folder on the build's own file system, so that a move is atomic."""
+    folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=build))
+    try:
+        yield folder
+    finally:
+        # A process that the kernel left behind may still write there: try once more.
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            time.sleep(0.5)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(chapter: Chapter, begun: Path, out: Path, code: list[int], report) -> None:
+    where = chapter.source.relative_to(chapter.root)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # papermill's own, about event loops and missing ids
+            papermill.execute_notebook(
+                begun,
+                out,
+                engine_name=ENGINE,
+                kernel_name="python3",
+                progress_bar=False,
+                request_save_on_cell_execute=False,
+                cwd=chapter.source.parent,
+                report=report,
+            )
+    except PapermillExecutionError as error:
+        # Papermill puts a cell with a banner at the top: count the code cells up to the failed one.
+        lines = ANSI.sub("", "\n".join(error.traceback)).splitlines()[-TRACEBACK_LINES:]
+        raise PublishError(
+            f"{where}, code cell {_number(error, code)} of {len(code)} failed: "
+            f"{error.ename}: {ANSI.sub('', error.evalue)}\n" + "\n".join(f"    {x}" for x in lines)
+        ) from None
+    except DeadKernelError:
+        raise PublishError(f"{where}: the kernel died, perhaps for want of memory") from None
+    except NoSuchKernel as error:
+        raise PublishError(f"{where}: {error}; run 'make' to install the kernel") from None
+
+
+def _number(error: PapermillExecutionError, code: list[int]) -> int:
+    return sum(index <= error.cell_index for index in code)
+
+
+def _refuse_complaints(chapter: Chapter, notebook: nbformat.NotebookNode) -> None:
+    where = chapter.source.relative_to(chapter.root)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code, 1):
+        for output in cell.outputs:
+            if output.output_type == "error":
+                raise PublishError(f"{where}, code cell {number}: {output.ename}: {output.evalue}")
+            if output.output_type == "stream" and output.name == "stderr":
+                first = output.text.strip().splitlines()[-1] if output.text.strip() else ""
+                raise PublishError(
+                    f"{where}, code cell {number} wrote to standard error, which a page must not "
+                    f"show: {first}"
+                )
+
+
+def normalise(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Take away what differs between two equal runs: times, random ids, papermill's notes."""
+    notebook.metadata.pop("papermill", None)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        tags = cell.metadata.get("tags")
+        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+    return notebook
+
+
+def _record(mark: str, seconds: float, cells: int) -> dict:
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    return {
+        "fingerprint": mark,
+        "seconds": round(seconds, 2),
+        "code_cells": cells,
+        "date": now.isoformat(),
+        "machine": provenance.machine(),
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+    }

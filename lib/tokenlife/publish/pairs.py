@@ -1,0 +1,36 @@
+"""The ``.ipynb`` pairs of the notebooks, for readers who open them in Jupyter or run papermill.
+
+The newer side wins, as in jupytext: an edited ``.ipynb`` updates the ``.py`` and keeps its outputs,
+an edited ``.py`` updates the cells of the ``.ipynb``. Nothing a reader wrote is lost.
+"""
+
+import jupytext
+from jupytext.cli import jupytext as run_jupytext
+
+from tokenlife.publish import PublishError
+from tokenlife.publish.layout import Book
+
+
+def sync(book: Book) -> list[str]:
+    """Write or update the pair of every chapter and return their paths, relative to the checkout.
+
+    Raises
+    ------
+    PublishError
+        If jupytext cannot read a file.
+    """
+    written = []
+    for chapter in book.chapters():
+        pair = chapter.source.with_suffix(".ipynb")
+        try:
+            if pair.exists():
+                run_jupytext(["--quiet", "--sync", str(chapter.source)])
+            else:
+                # A script without a pair needs no history: write it once.
+                notebook = jupytext.read(chapter.source)
+                notebook.metadata.setdefault("jupytext", {})["formats"] = "ipynb,py:percent"
+                jupytext.write(notebook, pair)
+        except Exception as error:
+            raise PublishError(f"cannot pair {chapter.source.name}: {error}") from error
+        written.append(str(pair.relative_to(book.root)))
+    return written

@@ -23,7 +23,7 @@ Sources: Shannon 1951; Miller 1955; Witten and Bell 1991 (method C, for the n-gr
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,19 +119,24 @@ def cross_entropy(known: Sequence[int], unseen: Sequence[int], n_vocab: int, n: 
     """
     if not len(unseen) or not len(known):
         raise EmptyCorpus("no tokens: cross-entropy needs known and unseen ones")
-    followers = [defaultdict(Counter) for _ in range(n)]
-    known, unseen = list(known), list(unseen)
-    for order, table in enumerate(followers):
-        for i in range(order, len(known)):
-            table[tuple(known[i - order : i])][known[i]] += 1
+    known, unseen = tuple(known), tuple(unseen)
+    grams: Counter[tuple] = Counter()
+    for order in range(1, n + 1):
+        grams.update(zip(*(known[k:] for k in range(order)), strict=False))
+    # How often each context was met with something after it, and with how many different tokens.
+    times, distinct = Counter(), Counter()
+    for gram, count in grams.items():
+        times[gram[:-1]] += count
+        distinct[gram[:-1]] += 1
     bits = 0.0
-    for i, id_ in enumerate(unseen):
+    for i in range(len(unseen)):
         chance = 1 / n_vocab
-        for order in range(min(n, i + 1)):
-            seen = followers[order].get(tuple(unseen[i - order : i]))
-            if seen is None:
-                break  # a longer context that was never met says nothing either
-            chance = (seen[id_] + len(seen) * chance) / (seen.total() + len(seen))
+        for start in range(i, max(-1, i - n), -1):
+            gram = unseen[start : i + 1]
+            if not (c := times[gram[:-1]]):
+                break  # a longer context was never met either
+            t = distinct[gram[:-1]]
+            chance = (grams[gram] + t * chance) / (c + t)
         bits -= math.log2(chance)
     return bits / len(unseen)
 

@@ -7,9 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_configs import FAMILIES, small_config
-from torch.utils.checkpoint import set_checkpoint_early_stop
-from torch.utils.flop_counter import FlopCounterMode
-
 from tokenlife.catalog import read_reference
 from tokenlife.costs import (
     CostError,
@@ -21,6 +18,8 @@ from tokenlife.costs import (
 )
 from tokenlife.costs.operations import layer_operations, pairs
 from tokenlife.transformer import ModelConfig
+from torch.utils.checkpoint import set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
 
 transformers = pytest.importorskip("transformers")
 

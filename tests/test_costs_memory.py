@@ -1,7 +1,6 @@
 """Memory: states by recipe, the key–value cache as published."""
 
 import pytest
-
 from tokenlife.catalog import model_names, read_reference
 from tokenlife.costs import CostError, count_parameters
 from tokenlife.costs.memory import (
@@ -45,7 +44,9 @@ def test_recipes():
     assert RECIPES["mixed"].per_parameter == 16  # ZeRO: 2 + 2 + 12
     assert RECIPES["mixed, float32 gradients"].per_parameter == 18
     for name, recipe in RECIPES.items():
-        assert sum(state_bytes(gpt2, name).values()) == recipe.per_parameter * count_parameters(gpt2)
+        assert sum(state_bytes(gpt2, name).values()) == recipe.per_parameter * count_parameters(
+            gpt2
+        )
 
 
 def test_mistakes_get_one_clear_line():

@@ -16,8 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tokenlife import cli
 from tokenlife.catalog import CatalogError, model_names, running
 from tokenlife.collectives import Schedule, ScheduleError, Send, ring_all_reduce, run, verify
-from tokenlife.costs import count_parameters, forward_stages
-from tokenlife.costs.stages import CostError
+from tokenlife.costs import CostError, count_parameters, forward_stages
 from tokenlife.errors import TokenlifeError
 from tokenlife.jobs import TraceError, trace
 from tokenlife.ledger import BALANCED, LEVELS, Ledger, LedgerError, Level, Term

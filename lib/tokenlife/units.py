@@ -152,6 +152,17 @@ def format_rate(rate_bps: float, digits: int = 3) -> str:
     return _si(rate_bps, "bit/s", digits)
 
 
+def format_flops(flops: float, digits: int = 3) -> str:
+    """Write a number of floating-point operations with an SI prefix.
+
+    Examples
+    --------
+    >>> format_flops(291_648_307_200)
+    '292 GFLOP'
+    """
+    return _si(flops, "FLOP", digits)
+
+
 def format_count(count: float, digits: int = 3) -> str:
     """Write a large count in words that a reader says aloud.
 

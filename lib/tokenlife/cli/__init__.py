@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tokenlife import __version__
 from tokenlife.errors import TokenlifeError
 
-COMMANDS = ("tokens", "trace")
+COMMANDS = ("tokens", "model", "trace")
 
 
 @dataclass(frozen=True)

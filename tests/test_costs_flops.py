@@ -35,7 +35,7 @@ def judge(config: dict):
 
 
 def counted(model, ids) -> tuple[int, int]:
-    """Count forward, and both passes, without the product by which the judge makes RoPE's angles."""
+    """Count forward, and both passes, without the product that makes RoPE's angles there."""
     with FlopCounterMode(display=False, depth=None) as counter:
         logits = model(ids, use_cache=False).logits
         forward = counter.get_total_flops()
@@ -124,7 +124,7 @@ def test_flops_equal_nanogpts_published_sheet():
 
 
 def test_rules_of_thumb_agree_where_they_say_they_do():
-    """On GPT-3's shape: Megatron's formula is exact for matrix products, PaLM's to biases and norms."""
+    """On GPT-3's shape: Megatron's is exact for matrix products, PaLM's to biases and norms."""
     gpt3 = ModelConfig.load("gpt3-175b")
     ours = training_flops(gpt3, 1, 2048, recompute="full").total
     head = stage_flops(gpt3, 1, 2048)[-1]

@@ -22,7 +22,7 @@ def test_kv_bytes_equal_the_published(row):
 
 
 def test_kv_bytes_by_kind_of_attention():
-    """By hand: 2 tensors × layers × key–value heads × width × 2 bytes; MLA: latent + rotated part."""
+    """By hand: 2 tensors × layers × heads × width × 2 bytes; MLA: latent + rotated part."""
     kv = {name: kv_bytes_per_token(ModelConfig.load(name)) for name in model_names()}
     assert kv["gpt3-175b"] == 2 * 96 * 96 * 128 * 2  # MHA
     assert kv["llama-2-70b"] == 2 * 80 * 8 * 128 * 2  # GQA

@@ -130,7 +130,7 @@ def kv_bytes_per_token(config: ModelConfig, bytes_per_number: int = 2) -> int:
 def kv_cache_bytes(
     config: ModelConfig, sequences: int, length: int, bytes_per_number: int = 2
 ) -> int:
-    """Return the bytes of cache for so many sequences, where windowed layers keep their window only.
+    """Return the bytes of cache for a batch, where windowed layers keep only their window.
 
     Raises
     ------

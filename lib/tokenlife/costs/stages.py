@@ -6,6 +6,7 @@ optimiser.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tokenlife.costs.activations import stage_activations
 from tokenlife.costs.flops import stage_flops
@@ -162,7 +163,7 @@ def stage_table(
     rows = [Boundary(names[0], names[1], "token ids", (sequences, length), ID_BYTES, tokens)]
     rows += [
         Boundary(after, before, "residual stream", stream, bytes_per_number, tokens)
-        for after, before in zip(names[1:], names[2:], strict=False)
+        for after, before in pairwise(names[1:])
     ]
     logits = (sequences, length, config.vocab)
     rows.append(Boundary("head", "loss or sampler", "logits", logits, bytes_per_number, tokens))

@@ -1,6 +1,7 @@
 """Stages, the tensors between them, and the command that prints what a model costs."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -39,8 +40,7 @@ def test_what_passes_between_stages(family):
         shape = torch.empty(row.shape, device="meta").numel()
         assert row.bytes_ == shape * row.bytes_per_number == row.bytes_per_token * 12
     assert table[-1].bytes_per_token == kv_bytes_per_token(config, 2)
-    cuts = list(zip(table[:-2], table[1:-1], strict=True))
-    assert all(left.before == right.after for left, right in cuts)
+    assert all(left.before == right.after for left, right in pairwise(table[:-1]))
 
 
 def test_inside_a_layer():

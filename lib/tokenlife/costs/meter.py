@@ -1,5 +1,6 @@
 """Measuring what the formulas say: FLOPs by torch's own counter, bytes by autograd's own hooks."""
 
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -24,6 +25,13 @@ def counted_flops(run: Callable[[], object]) -> int:
     return counter.get_total_flops()
 
 
+class _Held:
+    """A tensor in autograd's hands: gone as soon as autograd lets go of it."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+
 def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
     """Count the bytes that autograd keeps after ``run`` for the backward pass.
 
@@ -37,15 +45,16 @@ def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
     84
     """
     owned = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
-    kept: dict[int, torch.UntypedStorage] = {}
+    held: weakref.WeakSet[_Held] = weakref.WeakSet()
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in owned:
-            # Held here, so that its address is not given to another tensor before the count.
-            kept[storage.data_ptr()] = storage
-        return tensor
+    def keep(tensor: torch.Tensor) -> _Held:
+        item = _Held(tensor)
+        held.add(item)
+        return item
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        run()
-    return sum(storage.nbytes() for storage in kept.values())
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda item: item.tensor):
+        result = run()  # named, so that its graph lives until the count
+    storages = [item.tensor.untyped_storage() for item in held]
+    kept = {s.data_ptr(): s.nbytes() for s in storages if s.data_ptr() not in owned}
+    del result
+    return sum(kept.values())

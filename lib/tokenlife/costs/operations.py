@@ -102,8 +102,9 @@ def layer_operations(
 ) -> tuple[Operation, ...]:
     """List the matrix products of one layer, in order.
 
-    Latent attention (MLA) is counted as it is written: the keys and values of all tokens, cached
-    ones included, are expanded from their latent vectors.
+    Latent attention (MLA) expands keys and values of all tokens from their latent vectors. When it
+    decodes one token (``length=1`` after a past), the expansion is absorbed into the query and the
+    output, and attention works on the latent vectors themselves.
 
     Examples
     --------
@@ -136,6 +137,8 @@ def _attention(config, layer, sequences, length, past, causal):
     seen = sequences * pairs(config, layer, length, past, causal)
     if causal and config.is_windowed(layer):
         held = sequences * min(past + length, length - 1 + a.window)
+    absorbed = a.kv_rank and past and length == 1
+    plain = a.head_dim - a.rope_dim
     if a.kv_rank:
         if a.query_rank:
             yield _linear("query down", tokens, hidden, a.query_rank)
@@ -143,15 +146,24 @@ def _attention(config, layer, sequences, length, past, causal):
         else:
             yield _linear("queries", tokens, hidden, a.heads * a.head_dim)
         yield _linear("latent down", tokens, hidden, a.kv_rank + a.rope_dim)
-        expanded = a.heads * (a.head_dim - a.rope_dim + a.value_dim)
-        yield _linear("keys, values up", sequences * (past + length), a.kv_rank, expanded)
+        if absorbed:
+            yield _linear("query to latent", tokens, plain, a.kv_rank, count=a.heads)
+        else:
+            expanded = a.heads * (plain + a.value_dim)
+            yield _linear("keys, values up", sequences * (past + length), a.kv_rank, expanded)
     else:
         width = (a.heads + a.kv_heads) * a.head_dim + a.kv_heads * a.value_dim
         yield _linear("queries, keys, values", tokens, hidden, width)
-    queries, keys = tokens * a.heads * a.head_dim, held * a.kv_heads * a.head_dim
-    values, mixed = held * a.kv_heads * a.value_dim, tokens * a.heads * a.value_dim
-    yield Operation("scores", 2 * seen * a.heads * a.head_dim, 0, queries + keys, 0, core=True)
-    yield Operation("mixing", 2 * seen * a.heads * a.value_dim, 0, values, mixed, core=True)
+    key, value, kv_heads = a.head_dim, a.value_dim, a.kv_heads
+    if absorbed:  # one key for all heads, and the value is a part of it
+        key, value, kv_heads = a.kv_rank + a.rope_dim, a.kv_rank, 1
+    queries, mixed = tokens * a.heads * key, tokens * a.heads * value
+    values = 0 if absorbed else held * kv_heads * value
+    scored = 2 * seen * a.heads
+    yield Operation("scores", scored * key, 0, queries + held * kv_heads * key, 0, core=True)
+    yield Operation("mixing", scored * value, 0, values, mixed, core=True)
+    if absorbed:
+        yield _linear("values from latent", tokens, a.kv_rank, a.value_dim, count=a.heads)
     yield _linear("attention out", tokens, a.heads * a.value_dim, hidden)
 
 

@@ -98,6 +98,10 @@ def rope(config: Mapping, name: str, head_dim: int, interleaved: bool = False) -
         original = config.get("original_max_position_embeddings")
         if original and "original_max_position_embeddings" not in said:
             said["original_max_position_embeddings"] = original
+        if said.get("factor") is None and said.get("original_max_position_embeddings"):
+            # Phi-3 leaves it out: how much longer the context is than the one trained first.
+            (longest,) = need(config, name, "max_position_embeddings")
+            said["factor"] = longest / said["original_max_position_embeddings"]
     else:
         said = {}
     return Position(

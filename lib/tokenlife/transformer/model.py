@@ -7,7 +7,7 @@ entry of the vocabulary: the logits of the token that comes next.
     model = Decoder(ModelConfig.load("gpt2"))
     logits = model(ids)                                # (B, S) → (B, S, V)
 
-The stages can be called one by one, as a pipeline over several machines does:
+The stages can be called one by one, as a pipeline over several machines does::
 
     context = model.context(ids)
     x = model.embed(ids)                               # (B, S, hidden)

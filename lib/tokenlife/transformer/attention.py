@@ -86,10 +86,6 @@ def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> Tensor:
     """Attend by torch's kernel, which computes the square tile by tile."""
-    if q.shape[2] == 1 and q.shape[1] != k.shape[1] and bias is None:
-        # One query a head: heads of a group are rows, as above, and nothing needs a mask.
-        mixed = F.scaled_dot_product_attention(_by_group(q, k.shape[1]), k, v, scale=scale)
-        return mixed.reshape(*q.shape[:-1], v.shape[-1])
     grouped = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=bias, is_causal=causal, scale=scale, enable_gqa=grouped

@@ -133,6 +133,10 @@ class Mixture(nn.Module):
             self.shared = Mlp(hidden, moe.shared_width, mlp.activation, mlp.gated, mlp.bias)
         self.routing: Routing | None = None
 
+    def __getstate__(self):
+        # The last routing hangs on the graph of its pass: a copy of the model must not take it.
+        return {**self.__dict__, "routing": None}
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, S, hidden) → (B, S, hidden)."""
         tokens = x.flatten(0, -2)  # (tokens, hidden)

@@ -31,9 +31,9 @@ held_out = 0.05  # part of the documents that no rank trains on
 seed = 0
 
 # %% tags=["hide-input"]
-import itertools
 import tempfile
 import time
+import timeit
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,11 +105,12 @@ notes = [sentence, "To be, or not to be.", "import this"]
 end = corpus.tokenfile.end_of_text(tokenizer)
 row_length = 12
 
-line = [id_ for note in notes for id_ in [*tokenizer.encode_ordinary(note), end]]
-rows = [line[at : at + row_length] for at in range(0, len(line), row_length)]
-labels = [
-    [*row[1:], *line[at : at + 1]] for at, row in zip(itertools.count(row_length, row_length), rows)
-]
+line = []
+for note in notes:
+    line += [*tokenizer.encode_ordinary(note), end]
+starts = range(0, len(line), row_length)
+rows = [line[at : at + row_length] for at in starts]
+labels = [line[at + 1 : at + 1 + row_length] for at in starts]
 
 # %% [markdown]
 # Two things are wrong with it. The end of one note is asked to predict the start of the next, which
@@ -659,7 +660,7 @@ micro_shown = alt.param(
 )
 alt.Chart(
     grid,
-    title="Any number of ranks reads the same places, in the same order, each exactly once",
+    title="Each place is read exactly once, whatever the ranks",
     description=(
         f"Who reads which of the first {shown_batch * shown_steps} places of the global order, for "
         f"a global batch of {shown_batch} sequences; choose ranks and micro-batch. "
@@ -696,15 +697,24 @@ alt.Chart(
 
 # %%
 def reads(ranks, state=None, steps=5):
-    """What each step trains on, in order, and where the run then stands."""
+    """What the job trains on, in order, and where it then stands."""
     dealt = corpus.BatchLayout(global_batch, micro_batch=1, ranks=ranks)
-    streams = [
-        TokenBatches(file, here, dealt, rank, seed=seed, steps=steps) for rank in range(ranks)
-    ]
-    for one in streams:
+    streams = []
+    for rank in range(ranks):
+        stream = TokenBatches(
+            file,
+            here,
+            dealt,
+            rank,
+            seed=seed,
+            steps=steps,
+        )
         if state:
-            one.load_state_dict(state)
-    ids = [micro["ids"] for step in zip(*streams, strict=True) for micro in step]
+            stream.load_state_dict(state)
+        streams.append(stream)
+    ids = []
+    for micro_step in zip(*streams, strict=True):
+        ids += [batch["ids"] for batch in micro_step]
     return np.concatenate(ids), streams[0].state_dict()
 
 
@@ -742,10 +752,8 @@ def fresh():
 
 
 inline = rate(fresh)
-started = time.perf_counter()
-for _ in range(5):
-    np.array(file.tokens)
-copied = 5 * file.n_tokens / (time.perf_counter() - started)
+copy_s = np.median(timeit.repeat(lambda: np.array(file.tokens), number=1, repeat=9))
+copied = file.n_tokens / copy_s
 text_bytes = trained.bytes.sum() / file.n_tokens
 speeds = pd.DataFrame(
     [
@@ -802,7 +810,7 @@ alt.layer(
     points,
     figures,
     height=alt.Step(32),
-    title=f"A token is lightest as an id of {file.width} B; as a vector it weighs up to {heaviest}",
+    title=f"A token is {file.width} B as an id, up to {heaviest} as a vector",
     description="Bytes of one token in each form, on a logarithmic axis: "
     + "; ".join(f"{row[1]} {row.shown} ({row.label})" for row in weights.itertuples()),
 )
@@ -859,16 +867,23 @@ bills = pd.DataFrame(
     ]
 )
 bills["sent for a byte read"] = bills["sent by the job"] / bills["read by the job"]
+shown = pd.DataFrame(
+    {
+        row["job"]: {
+            column: f"{row[column]:,.0f}"
+            if column in ("gpus", "sent for a byte read")
+            else format_bytes(row[column])
+            if column.startswith(("read", "sent"))
+            else format_count(row[column])
+            for column in bills.columns[1:]
+        }
+        for row in bills.to_dict("records")
+    }
+)
 charts.table(
-    bills,
+    shown.reset_index(names="in one step"),
     caption="One training step: ids read, gradients sent",
     label="modelled",
-    formats={
-        "parameters": format_count,
-        "tokens a step": format_count,
-        **{column: format_bytes for column in bills if column.startswith(("read", "sent by"))},
-        "sent for a byte read": ",.0f",
-    },
 )
 
 # %% tags=["remove-cell"]
@@ -943,23 +958,24 @@ charts.prose(
 # %% [markdown]
 # ## Where this stops being true
 #
-# - **Text only.** An image or a second of video is thousands of times heavier than its tokens' ids.
-#   There the loader decodes and resizes, and reading does become a bottleneck.
+# - **Text only.** The pixels of a small image (224 × 224, 150 kB) are over a hundred times heavier
+#   than ids for its 256 patches would be. There the loader decodes and resizes, and reading does
+#   become a bottleneck.
 # - **The page cache.** The rates above are those of memory. A first read comes from a disk or, on a
 #   cluster, over the storage network, in pages of 4 KiB: a shuffled row of 256 ids of 2 bytes uses
-#   an eighth of its page. That is one reason for long rows, and for shuffling in blocks. Storage
-#   traffic is bursty for another reason too: {term}`checkpoints <checkpoint>` weigh thousands of
-#   batches.
+#   an eighth of its page. That is one reason for long rows, and for shuffling in blocks. What loads
+#   a cluster's storage is not data but {term}`checkpoints <checkpoint>`, which weigh far more than
+#   the batches read between two of them.
 # - **Who reads.** The ranks of a tensor- or pipeline-parallel group need the same ids (the first
 #   stage to embed them, the last to know the labels). They read the file once each, or one reads
 #   and passes on: then ids travel on the network as well.
 # - **One all-reduce.** The big job shards its optimiser and sends a reduce-scatter of float32
 #   gradients and an all-gather of bfloat16 weights, three quarters of the all-reduce counted here.
-#   Its tensor- and pipeline-parallel traffic, which is larger still, is not in this bill: chapters
-#   7 to 12 add it.
+#   Its tensor-parallel traffic, which is larger still, and its pipeline traffic are not in this
+#   bill: chapters 7 to 12 add them.
 # - **Near-copies only.** Shared passages inside different documents, quoted licences for instance,
-#   pass this search. And documents held out from training are not held out from the authors of the
-#   vocabulary: the book's own was trained on Shakespeare too.
+#   pass this search. And documents held out from training are not held out from the vocabulary:
+#   the book's own was trained on all of Shakespeare.
 #
 # ## Exercises
 #

@@ -181,6 +181,9 @@ not 0
         return draw(self.probabilities(logits), uniform(generator))
 
 
+GREEDY = Sampler()
+
+
 def uniform(generator: torch.Generator) -> float:
     """Take one number in [0, 1) from a request's generator."""
     return float(torch.rand((), dtype=torch.float64, generator=generator))

@@ -1,0 +1,84 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped.
+
+A checkpoint is written beside its place and then moved there in one operation of the file system:
+whoever reads it finds the old one or the new one, never a half. It holds tensors and plain values
+only, so loading it runs no code.
+"""
+
+import contextlib
+import os
+import pickle
+import tempfile
+from pathlib import Path
+
+import torch
+
+from tokenlife.errors import TokenlifeError
+
+FORMAT = "tokenlife training checkpoint 1"
+
+
+class CheckpointError(TokenlifeError, ValueError):
+    """A checkpoint that cannot be written, read, or continued from."""
+
+
+def save_checkpoint(path: str | Path, state: dict) -> None:
+    """Write a state so that ``path`` holds either what it held before or all of the new state.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder cannot be written; nothing is left there then.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_checkpoint(f"{folder}/last.pt", {"step": 3})
+    ...     load_checkpoint(f"{folder}/last.pt")["step"], os.listdir(folder)
+    (3, ['last.pt'])
+    """
+    path = Path(path)
+    try:
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise CheckpointError(f"cannot write in {path.parent}: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())  # on the disk before the name points at it
+        os.replace(part, path)  # noqa: PTH105  (the atomic move is the point)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            Path(part).unlink()
+        if isinstance(error, OSError):
+            raise CheckpointError(f"cannot write {path}: {error.strerror}") from error
+        raise
+
+
+def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dict:
+    """Read a state that :func:`save_checkpoint` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+    device
+        Where its tensors go.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such file, or it is no whole checkpoint.
+    """
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"{path} is no whole checkpoint: cut short, damaged, or of something else"
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is no checkpoint of this library; it lacks {FORMAT!r}")
+    return state

@@ -75,6 +75,9 @@ alt.Chart(..., description="what the chart shows, in one or two sentences")
         spec["datasets"] = _round(spec["datasets"])
     if not {"width", "facet", "hconcat", "vconcat", "concat", "repeat"} & spec.keys():
         spec["width"] = "container"
+    if spec.get("width") == "container":
+        # Only the width follows the page; with "fit" Vega would complain about heights by step.
+        spec.setdefault("autosize", {"type": "fit-x", "contains": "padding"})
     body = json.dumps(spec, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
     # A closing tag inside the data would end the script element.
     body = body.replace("</", "<\\/")

@@ -97,7 +97,7 @@ def theme(book: bool) -> dict:
             "fontWeight": 600,
             "subtitleFontSize": 12.5,
             "anchor": "start",
-            "frame": "group",
+            "frame": "bounds",
             "offset": 14,
         },
         "mark": {"color": PALETTE["blue"]},

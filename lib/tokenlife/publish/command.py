@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenlife.errors import TokenlifeError
 from tokenlife.publish import PublishError
-from tokenlife.publish.execute import execute_changed
+from tokenlife.publish.execute import due, execute_all, fingerprints
 from tokenlife.publish.kernel import interruptible
 from tokenlife.publish.layout import Book
 from tokenlife.publish.pairs import sync
@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, about in (
         ("book", _book, "execute what changed and build the site"),
         ("chapter", _chapter, "execute one chapter and build the site"),
+        ("pages", _pages, "build the site from the outputs that are kept"),
         ("notebooks", _notebooks, "write or update the .ipynb pairs"),
         ("check", _check, "check the structure of the book"),
     ):
@@ -50,19 +51,30 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _book(book: Book, _args) -> None:
-    _refuse(problems_that_stop(book))
+    _refuse(faults_of_pages(book))
     chapters = book.chapters()
-    seconds = execute_changed(book, chapters)
+    marks = fingerprints(book, chapters)
+    seconds = execute_all(book, due(chapters, marks), marks)
     _report(book, {c.slug: seconds.get(c.slug) for c in chapters}, build(book))
 
 
 def _chapter(book: Book, args) -> None:
     chapter = book.chapter(args.name)
-    seconds = execute_changed(book, [chapter], always=True)
-    # The site shows all chapters: those that have never run, or changed, run too.
-    seconds |= execute_changed(book, book.chapters())
+    chapters = book.chapters()
+    marks = fingerprints(book, chapters)
+    # The site shows every chapter: those that have never run must run too. Those that merely
+    # changed wait for `book`.
+    never = [c for c in chapters if c != chapter and not c.executed.is_file()]
+    seconds = execute_all(book, [chapter, *never], marks)
+    old = [c.slug for c in due(chapters, marks)]
+    if old:
+        print(f"shown as they were before a change: {', '.join(old)}")
     _report(book, seconds, build(book))
-    print(f"page     {book.html / chapter.entry}.html")
+    print(f"page       {book.html / chapter.entry}.html")
+
+
+def _pages(book: Book, _args) -> None:
+    _report(book, {}, build(book))
 
 
 def _notebooks(book: Book, _args) -> None:
@@ -75,8 +87,8 @@ def _check(book: Book, _args) -> None:
     print(f"{len(book.entries())} pages, {len(book.chapters())} chapters: structure sound")
 
 
-def problems_that_stop(book: Book) -> list[str]:
-    """Return the faults that would make a page wrong, not merely unfinished."""
+def faults_of_pages(book: Book) -> list[str]:
+    """Return the faults that make a page wrong, not merely unfinished."""
     return [fault for fault in problems(book) if "exercises" not in fault]
 
 
@@ -87,6 +99,6 @@ def _refuse(faults: list[str]) -> None:
 
 def _report(book: Book, seconds: dict[str, float | None], site_s: float) -> None:
     for slug, taken in seconds.items():
-        print(f"{'unchanged' if taken is None else f'{taken:8.1f} s'}  {slug}")
-    print(f"{site_s:8.1f} s  pages")
-    print(f"book     {book.html / 'index.html'}")
+        print(f"{'unchanged' if taken is None else f'{taken:.1f} s':>9}  {slug}")
+    print(f"{site_s:7.1f} s  pages")
+    print(f"book       {book.html / 'index.html'}")

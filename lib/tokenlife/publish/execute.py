@@ -44,36 +44,31 @@ def is_current(chapter: Chapter, mark: str) -> bool:
     return record.get("fingerprint") == mark and chapter.executed.is_file()
 
 
-def execute_changed(book: Book, chapters: list[Chapter], always: bool = False) -> dict[str, float]:
-    """Run the chapters that changed since their last run.
+def due(chapters: list[Chapter], marks: dict[str, str]) -> list[Chapter]:
+    """Return the chapters that changed since their last run; ``marks`` are their fingerprints."""
+    return [chapter for chapter in chapters if not is_current(chapter, marks[chapter.slug])]
 
-    Parameters
-    ----------
-    book
-        The checkout.
-    chapters
-        Which chapters to look at.
-    always
-        Run them even if nothing changed.
 
-    Returns
-    -------
-    dict
-        Seconds of each chapter that was run.
+def execute_all(book: Book, chapters: list[Chapter], marks: dict[str, str]) -> dict[str, float]:
+    """Run chapters one after the other and return the seconds of each.
 
     Raises
     ------
     PublishError
         If a cell fails; the chapters before it keep their outputs.
     """
-    shared = shared_hash(book)
-    marks = {chapter.slug: fingerprint(chapter, shared) for chapter in chapters}
-    due = [c for c in chapters if always or not is_current(c, marks[c.slug])]
+    _sweep(book.build)
     seconds = {}
-    with Progress(len(due)) as progress:
-        for chapter in due:
+    with Progress(len(chapters)) as progress:
+        for chapter in chapters:
             seconds[chapter.slug] = execute(book, chapter, marks[chapter.slug], progress)
     return seconds
+
+
+def fingerprints(book: Book, chapters: list[Chapter]) -> dict[str, str]:
+    """Return the fingerprint of each chapter, by slug."""
+    shared = shared_hash(book)
+    return {chapter.slug: fingerprint(chapter, shared) for chapter in chapters}
 
 
 def execute(book: Book, chapter: Chapter, mark: str, progress: Progress) -> float:
@@ -112,6 +107,17 @@ def execute(book: Book, chapter: Chapter, mark: str, progress: Progress) -> floa
         record.replace(chapter.record)
     progress.done(seconds)
     return seconds
+
+
+def _sweep(build: Path) -> None:
+    """Remove what a killed machine or process has left: folders whose process is gone."""
+    for folder in build.glob("run-*-*"):
+        try:
+            os.kill(int(folder.name.split("-")[1]), 0)
+        except (ProcessLookupError, ValueError):
+            shutil.rmtree(folder, ignore_errors=True)
+        except PermissionError:
+            continue
 
 
 @contextlib.contextmanager

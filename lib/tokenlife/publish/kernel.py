@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def environment(folder: Path) -> Iterator[None]:
     (folder / "tmp").mkdir()
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
+    tempfile.tempdir = None  # or Python would go on with the folder it found first
     try:
         yield
     finally:
@@ -75,6 +77,7 @@ def environment(folder: Path) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        tempfile.tempdir = None
 
 
 class _Engine(Engine):

@@ -92,20 +92,19 @@ class Book:
         Raises
         ------
         PublishError
-            If a page of the table of contents has no file, or a notebook is in no part of it.
+            If a page of the table of contents has no file.
         """
         entries = self.entries()
         missing = [e for e in entries if e not in GENERATED and not self._written(e)]
         if missing:
             raise PublishError(f"_toc.yml names {', '.join(missing)}, but there is no such file")
-        stray = [
-            path.name
-            for path in sorted((self.root / "notebooks").glob("*.py"))
-            if f"notebooks/{path.stem}" not in entries
-        ]
-        if stray:
-            raise PublishError(f"notebooks without a place in _toc.yml: {', '.join(stray)}")
         return [Chapter(e, self.root) for e in entries if e.startswith("notebooks/")]
+
+    def strays(self) -> list[str]:
+        """Return the notebooks that have no place in the table of contents."""
+        entries = self.entries()
+        stems = sorted(path.stem for path in (self.root / "notebooks").glob("*.py"))
+        return [stem for stem in stems if f"notebooks/{stem}" not in entries]
 
     def chapter(self, name: str) -> Chapter:
         """Find a chapter by number (``1``, ``01``) or slug.

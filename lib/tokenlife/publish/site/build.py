@@ -13,6 +13,7 @@ from tokenlife.publish.site.stage import replace_folder, stage
 
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+TOO_LONG = 40  # lines of Sphinx, beyond which only the warnings are shown
 KEY = ".built-from"  # inside the pages' folder: the hash of what they were built from
 
 
@@ -62,11 +63,8 @@ def _sphinx(book: Book, work) -> None:
     )
     if done.returncode or not (work / "_build" / "html" / "index.html").is_file():
         said = ANSI.sub("", done.stderr.strip() or done.stdout.strip())
-        lines = [line for line in said.splitlines() if "WARNING" in line or "ERROR" in line]
-        told = (
-            "\n".join(
-                line.replace(f"{book.source}/", "").replace(f"{book.root}/", "") for line in lines
-            )
-            or said[-3000:]
-        )
+        lines = [line for line in said.splitlines() if line.strip()]
+        if len(lines) > TOO_LONG:
+            lines = [line for line in lines if "WARNING" in line or "ERROR" in line] or lines[-40:]
+        told = "\n".join(lines).replace(f"{book.source}/", "").replace(f"{book.root}/", "")
         raise PublishError(f"the pages do not build clean:\n{told}")

@@ -21,7 +21,7 @@ def problems(book: Book) -> list[str]:
         chapters = book.chapters()
     except PublishError as error:
         return [str(error)]
-    found = []
+    found = [f"notebooks/{stem}.py has no place in _toc.yml" for stem in book.strays()]
     for page in sorted((book.root / "book").glob("*.md")):
         found += _paths_and_loads(f"book/{page.name}", page.read_text(encoding="utf-8"))
         if f"book/{page.stem}" not in book.entries():

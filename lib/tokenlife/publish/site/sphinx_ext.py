@@ -1,12 +1,14 @@
 """The book's own Sphinx extension: labels, charts, the spine, the API page, and two mends.
 
 Mended: the theme starts Thebe (live code over the network) on every page, twice, which throws an
-error; its scripts are left out. ``tokenlife.publish.site.spine`` holds the map of the spine.
+error; its scripts are left out. It also preloads fonts, which a page opened from a file may not.
+The map of the spine has a module of its own.
 """
 
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 
 import altair as alt
 from docutils import nodes
@@ -19,6 +21,7 @@ from tokenlife.provenance import Label
 from tokenlife.publish.site import spine
 
 HEADING = re.compile(r"^(\S.*)\n[-=~^]{3,}$", re.MULTILINE)
+PRELOAD = re.compile(r'<link\b[^>]*\brel="preload"[^>]*\bas="font"[^>]*>')
 MODULES_GO_HERE = "<!-- modules -->"
 
 
@@ -43,7 +46,7 @@ def depart_provenance(translator, node: provenance) -> None:
     """Close it, after the label's name."""
     meaning = translator.encode(LABELS[Label(node["label"])].meaning)
     tag = f'<span class="provenance-tag {node["label"]}" title="{meaning}">{node["label"]}</span>'
-    translator.body.append(f"\u202f{tag}</span>")
+    translator.body.append(f"{tag}</span>")
 
 
 class ChartDirective(SphinxDirective):
@@ -109,6 +112,16 @@ def without_thebe(app: Sphinx, pagename, templatename, context: dict, doctree) -
         context[kind] = [file for file in context.get(kind, []) if not is_thebe(file)]
 
 
+def without_preloads(app: Sphinx, error: Exception | None) -> None:
+    """Leave out the theme's font preloads: a page opened from a file may not preload a font."""
+    if error is None and app.builder.format == "html":
+        for page in Path(app.outdir).rglob("*.html"):
+            text = page.read_text(encoding="utf-8")
+            mended = PRELOAD.sub("", text)
+            if mended != text:
+                page.write_text(mended, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict:
     """Register everything."""
     for label in Label:
@@ -117,5 +130,6 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("chart", ChartDirective)
     app.connect("autodoc-process-docstring", headings_to_rubrics)
     app.connect("source-read", list_modules)
+    app.connect("build-finished", without_preloads)
     app.connect("html-page-context", without_thebe, priority=900)
     return {"version": tokenlife.__version__} | spine.setup(app)

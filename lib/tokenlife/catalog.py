@@ -131,6 +131,42 @@ def read_link(name: str) -> dict:
     return dict(links[name])
 
 
+def read_accelerator(name: str) -> dict:
+    """Read an accelerator of ``data/hardware/accelerators.toml``.
+
+    Returns
+    -------
+    dict
+        ``title``; ``peak_flops``: FLOP/s of dense matrix products by type; and, where the source
+        has them, ``memory_bytes``, ``memory_Bps``, ``power_w``; ``source``.
+
+    Raises
+    ------
+    CatalogError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> read_accelerator("h100-sxm")["peak_flops"]["bfloat16"] / 1e12
+    989.0
+    """
+    known = _toml("hardware/accelerators.toml")
+    if name not in known:
+        raise CatalogError(f"no accelerator {name!r}; known: {', '.join(sorted(known))}")
+    return {**known[name], "peak_flops": dict(known[name]["peak_flops"])}
+
+
+def accelerator_names() -> list[str]:
+    """List the accelerators, in the order of their file.
+
+    Examples
+    --------
+    >>> "a100-sxm" in accelerator_names()
+    True
+    """
+    return list(_toml("hardware/accelerators.toml"))
+
+
 def read_reference(name: str) -> pd.DataFrame:
     """Read a published table of ``data/reference/``; every table has a ``source`` column.
 

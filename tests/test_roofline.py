@@ -156,7 +156,8 @@ def test_trace_finds_what_the_model_says_by_kind(path):
     modelled = activation_bytes(SMALL, 2, 64, 4, path) + logits
     assert last["head"]["activations"] == pytest.approx(modelled, rel=0.01)
     assert last["forward"]["gradients"] == last["forward"]["optimiser"] == 0
-    assert trace.peak().phase in ("head", "backward")
+    # So few tokens that the states weigh more than the activations: the first step's end is highest.
+    assert trace.peak().total == sum(last["optimiser"].values())
 
 
 def test_trace_sees_a_temporary_come_and_go():

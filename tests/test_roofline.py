@@ -156,7 +156,7 @@ def test_trace_finds_what_the_model_says_by_kind(path):
     modelled = activation_bytes(SMALL, 2, 64, 4, path) + logits
     assert last["head"]["activations"] == pytest.approx(modelled, rel=0.01)
     assert last["forward"]["gradients"] == last["forward"]["optimiser"] == 0
-    # So few tokens that the states weigh more than the activations: the first step's end is highest.
+    # With so few tokens the states outweigh the activations: the end of the first step is highest.
     assert trace.peak().total == sum(last["optimiser"].values())
 
 

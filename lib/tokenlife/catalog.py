@@ -182,6 +182,35 @@ def read_reference(name: str) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
+def record_names() -> list[str]:
+    """List the recorded measurements of ``data/results/``."""
+    return sorted(path.stem for path in (data_dir() / "results").glob("*.json"))
+
+
+def read_record(name: str) -> dict:
+    """Read a recorded measurement: ``date``, ``machine``, ``code`` and ``values``.
+
+    Raises
+    ------
+    CatalogError
+        If there is no such record, or it is damaged.
+
+    Examples
+    --------
+    >>> read_record("a run that never was")
+    Traceback (most recent call last):
+        ...
+    tokenlife.catalog.CatalogError: no record 'a run that never was'; known: ...
+    """
+    path = data_dir() / "results" / f"{name}.json"
+    if not path.is_file():
+        raise CatalogError(f"no record {name!r}; known: {', '.join(record_names()) or 'none'}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CatalogError(f"{path} is no readable record: {error}") from error
+
+
 def running() -> dict:
     """Return the running sentence and the running jobs of the book.
 

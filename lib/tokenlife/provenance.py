@@ -6,9 +6,16 @@ earlier, kept in ``data/results/`` with machine, date and versions. ``published`
 paper or a vendor, kept in ``data/reference/`` with its source and table.
 """
 
+import ast
+import contextlib
+import datetime
+import hashlib
+import json
 import os
 import platform
 import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -135,3 +142,89 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def code_hash(parts: Sequence[str]) -> str:
+    """Hash what a part of this library does: its syntax trees, without comments and docstrings.
+
+    Parameters
+    ----------
+    parts
+        Files or folders below ``tokenlife``: ``"costs/roofline.py"``, ``"transformer"``.
+
+    Raises
+    ------
+    ProvenanceError
+        If there is no such part.
+
+    Examples
+    --------
+    >>> len(code_hash(["units.py"])), code_hash(["units.py"]) == code_hash(["provenance.py"])
+    (64, False)
+    """
+    root = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for part in sorted(parts):
+        path = root / part
+        files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        if not files or not all(file.is_file() for file in files):
+            raise ProvenanceError(f"no part {part!r} in the library")
+        for file in files:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+                if documented and ast.get_docstring(node) is not None:
+                    node.body = node.body[1:]
+            digest.update(f"\0{file.relative_to(root).as_posix()}\0{ast.dump(tree)}".encode())
+    return digest.hexdigest()
+
+
+def write_record(path: str | Path, values: dict, parts: Sequence[str]) -> dict:
+    """Write measured values with what is needed to trust them later; the old file stays till then.
+
+    Parameters
+    ----------
+    path
+        The JSON file, in ``data/results/`` for the book.
+    values
+        What was measured, as plain values.
+    parts
+        The parts of the library that were measured, as :func:`code_hash` takes them.
+
+    Returns
+    -------
+    dict
+        ``date``, ``machine``, ``code`` (its parts and their hash) and ``values``: what was written.
+
+    Raises
+    ------
+    ProvenanceError
+        If it cannot be written.
+    """
+    path = Path(path)
+    record = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
+        "code": {"parts": sorted(parts), "sha256": code_hash(parts)},
+        "values": values,
+    }
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise ProvenanceError(f"cannot write in {path.parent}: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(part).chmod(0o644)  # mkstemp makes it private
+        Path(part).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(part).unlink()
+        raise
+    return record
+
+
+def is_stale(record: dict) -> bool:
+    """Tell whether the code that a record measured has changed since."""
+    return code_hash(record["code"]["parts"]) != record["code"]["sha256"]

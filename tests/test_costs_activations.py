@@ -21,7 +21,7 @@ SHAPES = ((2, 7), (1, 12), (3, 1))
 def measured(config: ModelConfig, path: str, shape: tuple[int, int]) -> int:
     decoder = Decoder(config, path)
     ids = torch.randint(config.vocab, shape)
-    return saved_bytes(decoder, lambda: decoder(ids))
+    return saved_bytes(decoder, ids)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -66,7 +66,7 @@ def test_full_recomputation_keeps_the_inputs_of_layers(family):
     stages = stage_activations(config, 2, 9, recompute="full")
     # Angles and masks are made anew for no layer; here they are held by the context, not autograd.
     angles = 9 * config.position.rotary_dim * 4
-    assert saved_bytes(decoder, run) == sum(stages.values()) - angles
+    assert saved_bytes(decoder, run=run) == sum(stages.values()) - angles
 
 
 @pytest.mark.parametrize("family", ["gpt2", "opt", "llama", "qwen3"])
@@ -80,7 +80,7 @@ def test_selective_recomputation_keeps_all_but_the_core(family):
         )
     ids = torch.randint(config.vocab, (2, 9))
     modelled = activation_bytes(config, 2, 9, recompute="selective")
-    assert saved_bytes(decoder, lambda: decoder(ids)) == modelled
+    assert saved_bytes(decoder, ids) == modelled
 
 
 def test_korthikanti_beside_ours():

@@ -8,20 +8,19 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def counted_flops(run: Callable[[], object]) -> int:
-    """Count the FLOPs of the matrix products that torch does in ``run``.
+def counted_flops(run: Callable[..., object], *args) -> int:
+    """Count the FLOPs of the matrix products that torch does in ``run(*args)``.
 
     On a CPU the counter returns 0 for ``scaled_dot_product_attention``, and it never knows that
     half of a square is masked.
 
     Examples
     --------
-    >>> layer = nn.Linear(3, 5)
-    >>> counted_flops(lambda: layer(torch.ones(7, 3)))
+    >>> counted_flops(nn.Linear(3, 5), torch.ones(7, 3))
     210
     """
     with FlopCounterMode(display=False) as counter:
-        run()
+        run(*args)
     return counter.get_total_flops()
 
 
@@ -32,16 +31,17 @@ class _Held:
         self.tensor = tensor
 
 
-def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
-    """Count the bytes that autograd keeps after ``run`` for the backward pass.
+def saved_bytes(model: nn.Module, *args, run: Callable[..., object] | None = None) -> int:
+    """Count the bytes that autograd keeps after ``model(*args)`` for the backward pass.
+
+    Where ``run`` is given, ``run(*args)`` is called in its place.
 
     A storage that several operations keep counts once; the model's parameters and buffers do not
     count, since they are there anyway.
 
     Examples
     --------
-    >>> layer = nn.Linear(3, 5)
-    >>> saved_bytes(layer, lambda: layer(torch.ones(7, 3)))
+    >>> saved_bytes(nn.Linear(3, 5), torch.ones(7, 3))
     84
     """
     owned = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
@@ -53,7 +53,7 @@ def saved_bytes(model: nn.Module, run: Callable[[], object]) -> int:
         return item
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda item: item.tensor):
-        result = run()  # named, so that its graph lives until the count
+        result = (run or model)(*args)  # named, so that its graph lives until the count
     storages = [item.tensor.untyped_storage() for item in held]
     kept = {s.data_ptr(): s.nbytes() for s in storages if s.data_ptr() not in owned}
     del result

@@ -46,6 +46,10 @@ class Operation:
     writes: int
     core: bool = False
 
+    def bytes_(self, bytes_per_number: int) -> int:
+        """Bytes that pass between memory and the processor, if each number passes once."""
+        return (self.weights + self.reads + self.writes) * bytes_per_number
+
 
 def check_batch(config: ModelConfig, sequences: int, length: int, past: int = 0) -> None:
     """Refuse a batch that is empty or longer than the model's positions.

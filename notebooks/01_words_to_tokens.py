@@ -47,6 +47,7 @@ from tokenlife import charts, corpus
 from tokenlife.catalog import read_reference, running
 from tokenlife.tokenizer import bpe, codes, entropy, naive, pretokenizer, train, vocabularies
 from tokenlife.tokenizer.byte_alphabet import byte_order
+from tokenlife.tokenizer.merge import NEVER
 
 charts.setup()
 sentence = sentence or running()["sentence"]
@@ -62,8 +63,9 @@ n_bytes, n_letters = len(sentence.encode()), len(sentence)
 shannon = read_reference("13e_shannon_1951").value[0]
 n_words = len(sentence.split())
 dictionary = 50_000
+quoted = re.sub(r"([\\`*_{}\[\]<>$|])", r"\\\1", sentence).replace("\n", "\n> ")
 charts.prose(
-    f"> {sentence}\n\n"
+    f"> {quoted}\n\n"
     f"As UTF-8 text the sentence has {n_letters} characters in {n_bytes} bytes: "
     f"{{modelled}}`{8 * n_bytes} bits`. That is the upper end. For the other one, Shannon put "
     f"English at {{published}}`{shannon} bits per letter` when a reader knows the eight letters "
@@ -137,22 +139,14 @@ def shown(token: bytes) -> str:
         return token.hex()
 
 
-def merge_steps(tokenizer, text: str, limit: int = 120) -> pd.DataFrame:
+def merge_steps(tokenizer, text: str, limit: int = 96) -> pd.DataFrame:
     """Tokens after each merge that changes the text, merges in the order they were learnt."""
-    cuts = tokenizer.pretokenizer.split(text.encode()[:limit].decode(errors="ignore"))
+    cut = tokenizer.pretokenizer
+    cuts = cut.split(cut.normalize(text).encode()[:limit].decode(errors="ignore"))
     ids = {token: id_ for id_, token in tokenizer.tokens().items()}
     words = [[ids[bytes([byte])] for byte in piece.encode()] for piece in cuts]
     tokens, rows, step, fresh = tokenizer.tokens(), [], 0, None
-    present = {pair for word in words for pair in pairwise(word)}
-    schedule = [None, *tokenizer.merges]
-    for pair in schedule:
-        if pair is not None and pair not in present:
-            continue
-        if pair is not None:
-            fresh = ids[tokens[pair[0]] + tokens[pair[1]]]
-            words = [bpe.join(word, pair, fresh) for word in words]
-            present = {pair for word in words for pair in pairwise(word)}
-            step += 1
+    while True:
         for (line, column), word in zip(lines_of(cuts), words, strict=True):
             for id_ in word:
                 size = len(tokens[id_])
@@ -169,7 +163,13 @@ def merge_steps(tokenizer, text: str, limit: int = 120) -> pd.DataFrame:
                     }
                 )
                 column += size
-    return pd.DataFrame(rows)
+        ranks = {pair: tokenizer.rank(*pair) for word in words for pair in pairwise(word)}
+        earliest = min(ranks, key=ranks.get, default=None)
+        if earliest is None or ranks[earliest] == NEVER:
+            return pd.DataFrame(rows)
+        fresh = tokenizer.product(ranks[earliest])
+        words = [bpe.join(word, earliest, fresh) for word in words]
+        step += 1
 
 
 steps = merge_steps(first, sentence)
@@ -181,7 +181,7 @@ slider = alt.param(
 base = alt.Chart(
     steps,
 ).encode(y=alt.Y("line:O", axis=None), tooltip=["token", "id"])
-boxes = base.mark_rect(cornerRadius=3, fillOpacity=0.16, strokeWidth=1.6).encode(
+boxes = base.mark_rect(cornerRadius=3, fillOpacity=0.16).encode(
     x=alt.X("from:Q", axis=None, scale=alt.Scale(domain=[0, WIDTH])),
     x2="to:Q",
     color=alt.condition(
@@ -190,7 +190,7 @@ boxes = base.mark_rect(cornerRadius=3, fillOpacity=0.16, strokeWidth=1.6).encode
     stroke=alt.condition(
         "datum.new", alt.value(charts.PALETTE["orange"]), alt.value(charts.PALETTE["blue"])
     ),
-    strokeDash=alt.condition("datum.new", alt.value([4, 2]), alt.value([1, 0])),
+    strokeWidth=alt.condition("datum.new", alt.value(3.5), alt.value(1.2)),
 )
 text = base.mark_text(fontSize=12, font="monospace").encode(x="middle:Q", text="token:N")
 (boxes + text).add_params(slider).transform_filter(alt.datum.step == slider).properties(
@@ -219,9 +219,9 @@ charts.table(
 )
 
 # %% [markdown]
-# A dashed box is the token that the last merge made. Drag the slider back to zero to see the
-# bytes. Spaces are drawn as ␣. A box is a token, so at the right end of the slider the boxes are
-# the ids that a model trained with this vocabulary would read.
+# The box with the thick orange frame is the token that the last merge made. Drag the slider back
+# to zero to see the bytes. Spaces are drawn as ␣. A box is a token, so at the right end of the
+# slider the boxes are the ids that a model trained with this vocabulary would read.
 
 # %% [markdown]
 # ## Training on a real corpus
@@ -326,18 +326,21 @@ gain = unseen["bytes per token"].iloc[-1] / unseen["bytes per token"].iloc[-2] -
 lines = alt.Chart(
     curve,
 ).encode(
-    x=alt.X("V:Q", title="vocabulary size (logarithmic)").scale(type="log", base=2),
+    x=alt.X("V:Q", title="vocabulary size (logarithmic)").scale(
+        type="log", base=2, domain=[256, float(curve.V.max()) * 1.25], nice=False
+    ),
     y=alt.Y("bytes per token:Q", title="bytes per token").scale(zero=True),
     color=alt.Color("text:N", legend=None),
     tooltip=["text", "V", alt.Tooltip("bytes per token:Q", format=".3f")],
 )
 ends = curve[curve.V.max() == curve.V]
-(
-    lines.mark_line(point=True)
-    + alt.Chart(ends)
-    .mark_text(align="right", dx=-4, dy=-12)
+tags = [
+    alt.Chart(ends[ends.text == seen])
+    .mark_text(align="right", dx=4, dy=shift)
     .encode(x="V:Q", y="bytes per token:Q", text="text:N", color=alt.Color("text:N", legend=None))
-).properties(
+    for seen, shift in (("text trained on", -14), ("a play not seen", 18))
+]
+alt.layer(lines.mark_line(point=True), *tags).properties(
     title="Each doubling of the vocabulary buys less",
     description="Bytes per token against vocabulary size on a logarithmic axis, for text that "
     "the vocabulary was trained on and for a play it was not. Both rise and flatten; the unseen "
@@ -372,25 +375,24 @@ charts.table(
 # Unicode form (NFC) first.
 
 # %%
-table_of_names = read_reference("13d_language_names")
-if languages:
-    table_of_names = table_of_names[table_of_names.udhr.isin(["eng", *languages])]
-titles = {name: vocabularies.describe(name)["title"] for name in names}
-language_of = dict(zip(table_of_names.udhr, table_of_names.name, strict=True))
+named = read_reference("13d_language_names")
+names_of_languages = dict(zip(named.udhr, named.name, strict=True))
+asked = ["eng", *(code for code in languages or named.udhr if code != "eng")]
 declarations = {
-    language_of[document.name.removeprefix("udhr/")]: unicodedata.normalize("NFC", document.text)
-    for document in corpus.udhr(list(table_of_names.udhr))
+    names_of_languages.get(code, document.language): unicodedata.normalize("NFC", document.text)
+    for code, document in zip(asked, corpus.udhr(asked), strict=True)
 }
-costs = pd.DataFrame(
-    {
-        titles[name]: {
-            language: len(vocabularies.load(name).encode_ordinary(text))
-            for language, text in declarations.items()
-        }
-        for name in names
-    }
-)
-price = costs / costs.loc["English"]
+
+
+def price_of(name: str) -> pd.Series:
+    """Tokens of each language relative to English."""
+    tokenizer = vocabularies.load(name)
+    tokens = {what: len(tokenizer.encode_ordinary(text)) for what, text in declarations.items()}
+    return pd.Series(tokens) / tokens["English"]
+
+
+titles = {name: vocabularies.describe(name)["title"] for name in names}
+price = pd.DataFrame({titles[name]: price_of(name) for name in names})
 dearest, oldest = price.mean(axis=1).idxmax(), titles.get("gpt2", titles[names[-1]])
 
 # %% tags=["hide-input"]
@@ -409,7 +411,11 @@ ground = alt.Chart(
     long,
 ).encode(
     y=alt.Y("language:N", sort=order, title=None),
-    x=alt.X("price:Q", title="tokens relative to English (logarithmic)").scale(type="log"),
+    x=alt.X(
+        "price:Q",
+        title="tokens relative to English (logarithmic)",
+        axis=alt.Axis(values=[1, 2, 5, 10, 20]),
+    ).scale(type="log", domain=[0.9 * price.min().min(), 1.1 * price.max().max()], nice=False),
     tooltip=["language", "vocabulary", alt.Tooltip("price:Q", format=".2f")],
 )
 ticks = ground.mark_tick(thickness=2, opacity=0.45, color=charts.PALETTE["grey"])
@@ -419,7 +425,7 @@ dots = (
     .transform_filter(alt.datum.vocabulary == chosen)
 )
 (ticks + dots).properties(
-    title="A larger vocabulary narrows the gap between languages, and does not close it",
+    title="Newer vocabularies narrow the gap",
     description="For each language, the tokens of the Universal Declaration relative to "
     "English, on a logarithmic axis: small ticks for all vocabularies, a dot for the chosen "
     f"one. The worst is {top.language} in {top.vocabulary} at {top.price:.1f} times English.",
@@ -456,15 +462,15 @@ published = read_reference("13c_petrov_premiums").set_index("language")
 columns = {"gpt2": "GPT-2", "cl100k": "cl100k_base", "qwen": "Qwen"}
 pairs = [
     {
-        "vocabulary": titles[name],
-        "language": row.name_,
-        "here": price.loc[row.name_, titles[name]],
-        "published": published.loc[row.flores, f"{columns[name]}_premium_vs_English"],
+        "vocabulary": vocabularies.describe(name)["title"],
+        "language": language,
+        "here": here,
+        "published": published.loc[flores, f"{columns[name]}_premium_vs_English"],
     }
-    for name in names
-    if name in columns
-    for row in table_of_names.rename(columns={"name": "name_"}).itertuples()
-    if row.udhr != "eng"
+    for name in columns
+    for language, here in price_of(name).items()
+    for flores in named.flores[named.name == language]
+    if language != "English"
 ]
 pairs = pd.DataFrame(pairs)
 pairs["difference"] = pairs.here / pairs.published - 1
@@ -490,7 +496,7 @@ points = scatter.mark_point().encode(
     color=alt.Color("vocabulary:N", title=None), shape=alt.Shape("vocabulary:N", title=None)
 )
 (diagonal + points).properties(
-    title=f"Two corpora agree on the price of a language to {median:.0%}, in the median",
+    title=f"Two corpora agree to {median:.0%}, in the median",
     description="Price of a language measured here on the Universal Declaration against the one "
     "published for FLORES-200, three vocabularies, logarithmic axes. The points lie along the "
     f"diagonal; the farthest is {far.language} in {far.vocabulary}, {far.difference:+.0%}.",
@@ -622,8 +628,7 @@ charts.table(
 # between, and the gap says how much text you would have needed.
 
 # %%
-excerpt = whole[:2_000_000]
-ids = first.encode_ordinary(excerpt)
+ids = first.encode_ordinary(megabyte)
 split = len(ids) * 9 // 10
 known, unseen_ids = ids[:split], ids[split:]
 bounds = []
@@ -632,14 +637,14 @@ for n in (1, 2, 3, 4):
     high = entropy.cross_entropy(known, unseen_ids, first.n_vocab, n)
     bounds += [
         (n, "counted on the text itself", low),
-        (n, "learnt, then charged for new text", high),
+        (n, "charged for new text", high),
     ]
 bounds = pd.DataFrame(bounds, columns=["n", "how", "bits per token"])
 
 # %% tags=["hide-input"]
-per_token = len(excerpt.encode()) / len(ids)
-wide = bounds.pivot_table(index="n", columns="how", values="bits per token").reset_index()
-low3, high3 = wide.iloc[2, 1], wide.iloc[2, 2]
+per_token = len(megabyte.encode()) / len(ids)
+wide = bounds.pivot_table(index="n", columns="how", values="bits per token")
+counted, charged = wide["counted on the text itself"], wide["charged for new text"]
 bias = alt.Chart(
     bounds,
 ).encode(
@@ -649,30 +654,37 @@ bias = alt.Chart(
     tooltip=["how", "n", alt.Tooltip("bits per token:Q", format=".2f")],
 )
 tag = (
-    alt.Chart(bounds[bounds.n == 4])
-    .mark_text(align="right", dx=6, dy=-14)
+    alt.Chart(bounds[bounds.n == 3])
+    .mark_text(align="left", dx=8, dy=-12)
     .encode(x="n:O", y="bits per token:Q", text="how:N", color=alt.Color("how:N", legend=None))
 )
 (bias.mark_line(point=True) + tag).properties(
-    title="Two honest estimates part ways once contexts are rare",
-    description="Bits per token against the order n of the context, for two estimates on the "
-    f"works of Shakespeare. At n = 1 they agree; at n = 3 one says {low3:.1f} bits and the other "
-    f"{high3:.1f}; the plug-in estimate goes on falling towards zero.",
+    title="The two part ways once contexts are rare",
+    description="Bits per token against the order n of the context, for two estimates on a "
+    f"megabyte of Shakespeare. At n = 1 they nearly agree; at n = 3 one says {counted[3]:.1f} bits "
+    f"and the other {charged[3]:.1f}; the one counted on the text falls on towards zero.",
 )
 
 # %% tags=["hide-input"]
-best_high = wide.iloc[:, 2].min()
 charts.prose(
     f"For the vocabulary {first.name!r} a token is {per_token:.2f} bytes of Shakespeare. At "
-    f"$n=1$ the two estimates are {{measured}}`{wide.iloc[0, 1]:.2f}` and "
-    f"{{measured}}`{wide.iloc[0, 2]:.2f} bits per token`, against $\\log_2 V$ = "
+    f"$n=1$ the two estimates are {{measured}}`{counted[1]:.2f}` and "
+    f"{{measured}}`{charged[1]:.2f} bits per token`, against $\\log_2 V$ = "
     f"{math.log2(first.n_vocab):.2f}. At $n=4$ the first claims "
-    f"{{measured}}`{wide.iloc[3, 1]:.1f} bits`: most contexts of three tokens occur once, and "
-    "then the next token looks certain. The best model of the four pays "
-    f"{{measured}}`{best_high:.2f} bits per token`, that is "
-    f"{{measured}}`{best_high / per_token:.2f} bits per byte`; Shannon's figure for English is "
+    f"{{measured}}`{counted[4]:.1f} bits`: most contexts of three tokens occur once, and then the "
+    "next token looks certain. The best model of the four pays "
+    f"{{measured}}`{charged.min():.2f} bits per token`, that is "
+    f"{{measured}}`{charged.min() / per_token:.2f} bits per byte`; Shannon's figure for English is "
     f"{{published}}`{shannon}` per letter, and a language model's loss is this same number, "
     "further down."
+)
+
+# %% tags=["hide-input"]
+charts.table(
+    wide.reset_index()[["n", counted.name, charged.name]],
+    "Bits per token given the n − 1 tokens before it, by two estimates",
+    "measured",
+    formats={counted.name: ".2f", charged.name: ".2f"},
 )
 
 # %% [markdown]
@@ -680,11 +692,11 @@ charts.prose(
 # text:
 
 # %% tags=["hide-input"]
-rows = []
+rows, ids_in = [], {}
 size = len(megabyte.encode())
 for name in names:
     tokenizer = vocabularies.load(name)
-    ids = tokenizer.encode_ordinary(megabyte)
+    ids = ids_in[name] = tokenizer.encode_ordinary(megabyte)
     half, ratio = len(ids) // 2, size / len(ids)
     rows.append(
         {
@@ -722,15 +734,15 @@ charts.prose(
 
 # %% [markdown]
 # ## How many bits is the sentence?
-# Now the bill. For the entropy code, sender and receiver share the frequencies of the works of
-# Shakespeare in the same vocabulary; the table itself is not sent. The ideal length is $-\sum
-# \log_2 p$; the coded one is a real arithmetic code, decoded again as a check.
+# Now the bill. For the entropy code, sender and receiver share the frequencies of a megabyte of
+# Shakespeare in the same vocabulary; the table itself is not sent. The ideal length of an id is
+# $-\log_2 p$; the coded one is a real arithmetic code, decoded again as a check.
 
 # %%
 bill = []
 for name in names:
     tokenizer = vocabularies.load(name)
-    counts = entropy.unigram_counts(tokenizer.encode_ordinary(whole), tokenizer.n_vocab)
+    counts = entropy.unigram_counts(ids_in[name], tokenizer.n_vocab)
     encoding = tokenizer.encoding(sentence, disallowed_special=())
     coded = codes.arithmetic_encode(encoding.ids, counts)
     assert codes.arithmetic_decode(coded, counts, encoding.n_tokens) == list(encoding.ids)
@@ -762,7 +774,7 @@ bars = (
 )
 numbers = bars.mark_text(align="left", dx=5).encode(text=alt.Text("bits:Q", format=".0f"))
 (bars.mark_bar() + numbers).properties(
-    title="The same sentence, from its longest form to its shortest",
+    title=f"{mine['UTF-8']:.0f} bits as text, {mine['unigram, coded']:.0f} in an entropy code",
     description="Bits of the sentence in each form for a chosen vocabulary. In the vocabulary "
     f"{names[0]}: " + ", ".join(f"{form} {bits:.0f}" for form, bits in mine.items()) + ".",
     height=alt.Step(27),

@@ -53,6 +53,14 @@ class Tokenizer:
     whole_piece_first
         Look a piece up before merging it. It finds tokens that no merge reaches (Llama 3 has 588).
 
+    Attributes
+    ----------
+    n_vocab
+        Number of ids up to the last one, holes included, as tiktoken counts them.
+    rank, product
+        The merge rule: ``rank(left id, right id)`` says which pair merges first (``merge.NEVER``:
+        it does not), ``product(rank)`` gives the id of what they become.
+
     Raises
     ------
     BrokenMerges
@@ -92,7 +100,7 @@ class Tokenizer:
             raise CorruptTokenizer(f"{name}: two tokens share an id")
         self.n_vocab = max(self._all, default=-1) + 1
         self._byte_ids = [self._ids.get(bytes([byte])) for byte in range(256)]
-        self._rank, self._product = self._merge_rule()
+        self.rank, self.product = self._merge_rule()
         self._special_pattern = _any_of(self.special)
         self._pieces = _Memory(self._merge_piece)
         self._words = _Memory(self._encode_word)
@@ -122,7 +130,7 @@ class Tokenizer:
         if None in symbols:
             byte = spelt[symbols.index(None)]
             raise MissingByte(f"{self.name}: no token for byte 0x{byte:02x} of {piece[:20]!r}")
-        return tuple(merge(symbols, self._rank, self._product))
+        return tuple(merge(symbols, self.rank, self.product))
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         pieces = self.pretokenizer.split(word)

@@ -34,6 +34,7 @@ from itertools import combinations
 import numpy as np
 
 from tokenlife.corpus.documents import Document
+from tokenlife.corpus.mixing import GOLDEN, mix
 from tokenlife.errors import TokenlifeError
 
 SHINGLE = 12
@@ -85,11 +86,8 @@ def shingles(text: str) -> np.ndarray:
         return np.zeros(1, np.uint64)  # the empty text: one shingle, itself
     hashes = np.zeros(count, np.uint64)
     for i in range(width):  # a polynomial in an odd base, modulo 2^64
-        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + codes[i : i + count] + np.uint64(1)
-    hashes ^= hashes >> np.uint64(32)
-    hashes *= np.uint64(0xD6E8FEB86659FD93)
-    hashes ^= hashes >> np.uint64(32)
-    return np.unique(hashes)
+        hashes = hashes * GOLDEN + codes[i : i + count] + np.uint64(1)
+    return np.unique(mix(hashes))
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:

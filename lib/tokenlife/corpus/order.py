@@ -21,21 +21,14 @@ import numpy as np
 
 from tokenlife.corpus.dedup import fingerprint
 from tokenlife.corpus.documents import Document
+from tokenlife.corpus.mixing import GOLDEN, mix
 from tokenlife.errors import TokenlifeError
 
 _ROUNDS = 8
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class OrderError(TokenlifeError, ValueError):
     """A place outside the order, or a fraction outside 0 to 1."""
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Scramble 64-bit integers (the finaliser of SplitMix64)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def shuffled(places: np.ndarray | Sequence[int] | int, n: int, *, seed: int, epoch: int = 0):
@@ -63,7 +56,7 @@ def shuffled(places: np.ndarray | Sequence[int] | int, n: int, *, seed: int, epo
     Examples
     --------
     >>> shuffled(range(10), 10, seed=0).tolist()
-    [1, 0, 2, 5, 6, 3, 8, 4, 7, 9]
+    [6, 1, 0, 2, 8, 4, 3, 5, 9, 7]
     >>> int(shuffled(10**9, 10**12, seed=0, epoch=1)) < 10**12
     True
     """
@@ -73,15 +66,15 @@ def shuffled(places: np.ndarray | Sequence[int] | int, n: int, *, seed: int, epo
     half = np.uint64(max(3, ((n - 1).bit_length() + 1) // 2))
     mask = (np.uint64(1) << half) - np.uint64(1)
     with np.errstate(over="ignore"):  # 64-bit arithmetic is meant to wrap
-        root = _mix(_mix(np.array([seed], np.uint64) + _GOLDEN) ^ np.array([epoch], np.uint64))
-        keys = _mix(root + np.arange(1, _ROUNDS + 1, dtype=np.uint64) * _GOLDEN)
+        root = mix(mix(np.array([seed], np.uint64) + GOLDEN) ^ np.array([epoch], np.uint64))
+        keys = mix(root + np.arange(1, _ROUNDS + 1, dtype=np.uint64) * GOLDEN)
         found = at.astype(np.uint64).ravel()
         walking = np.arange(found.size)
         while walking.size:
             x = found[walking]
             left, right = x >> half, x & mask
             for key in keys:
-                left, right = right, left ^ (_mix(right + key) & mask)
+                left, right = right, left ^ (mix(right + key) & mask)
             found[walking] = (left << half) | right
             walking = walking[found[walking] >= np.uint64(n)]
     return found.astype(np.int64).reshape(np.shape(places))

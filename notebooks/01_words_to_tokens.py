@@ -636,7 +636,7 @@ for n in (1, 2, 3, 4):
     low = entropy.conditional_entropy(ids, n)
     high = entropy.cross_entropy(known, unseen_ids, first.n_vocab, n)
     bounds += [
-        (n, "counted on the text itself", low),
+        (n, "counted on itself", low),
         (n, "charged for new text", high),
     ]
 bounds = pd.DataFrame(bounds, columns=["n", "how", "bits per token"])
@@ -644,7 +644,7 @@ bounds = pd.DataFrame(bounds, columns=["n", "how", "bits per token"])
 # %% tags=["hide-input"]
 per_token = len(megabyte.encode()) / len(ids)
 wide = bounds.pivot_table(index="n", columns="how", values="bits per token")
-counted, charged = wide["counted on the text itself"], wide["charged for new text"]
+counted, charged = wide["counted on itself"], wide["charged for new text"]
 bias = alt.Chart(
     bounds,
 ).encode(

@@ -21,5 +21,7 @@ def side_by_side(ours: Callable, peer: Callable, rounds: int = 5) -> tuple[float
 def row(what: str, ours_s: float, peer_s: float, peer: str, reach: str) -> None:
     """Print one line of `make bench`."""
     ratio = peer_s / ours_s
-    print(f"{what:<44} ours {ours_s:9.4f} s   {peer:<22} {peer_s:9.4f} s   {ratio:8.3f}×   to reach: {reach}",
-          flush=True)
+    print(
+        f"{what:<44} ours {ours_s:9.4f} s   {peer:<22} {peer_s:9.4f} s   {ratio:8.3f}×   to reach: {reach}",
+        flush=True,
+    )

@@ -84,7 +84,9 @@ def place(
     sizes = (schedule.chunk_items(items) * item_bytes).tolist()
     flows, now = [], 0.0
     for sends in schedule.rounds:
-        messages = [(s, topology.path(s.src, s.dst), sizes[s.chunk]) for s in sends if sizes[s.chunk]]
+        messages = [
+            (s, topology.path(s.src, s.dst), sizes[s.chunk]) for s in sends if sizes[s.chunk]
+        ]
         load_bytes = np.zeros(topology.links)
         for _, path, bytes_ in messages:
             load_bytes[list(path)] += packets.frame(bytes_).wire_bytes

@@ -15,7 +15,7 @@ LOCKS := requirements.lock requirements-torch.lock requirements-nodeps.lock pypr
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help book chapter test check notebooks serve bench format lock clean distclean install
+.PHONY: help book chapter test check notebooks serve bench gpu format lock clean distclean install
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ serve:  ## show the built book on http://localhost:8000
 
 bench: install  ## our code beside its peers, ratios from one run
 	@for file in tests/bench/[a-z]*.py; do case $$file in */harness.py) ;; *) $(PY) $$file || exit 1 ;; esac; done
+
+gpu: install  ## measure this machine's GPU in under five minutes, into data/results/
+	@$(PY) -m tokenlife.costs.gpu_run
 
 format: install  ## let ruff lay out the code
 	@$(BIN)/ruff format .

@@ -19,6 +19,18 @@
     else canvas.removeAttribute("tabindex");
   };
 
+  // Vega follows the window only, and may measure too early; a sidebar or a fold changes the width too.
+  function follow(canvas) {
+    let width = canvas.clientWidth;
+    new ResizeObserver(() => {
+      if (canvas.clientWidth !== width) {
+        width = canvas.clientWidth;
+        requestAnimationFrame(() => window.dispatchEvent(new Event("resize")));
+      }
+      reachable(canvas);
+    }).observe(canvas);
+  }
+
   async function draw(figure) {
     const canvas = figure.querySelector(".chart-canvas");
     const spec = JSON.parse(figure.querySelector("script").textContent);
@@ -29,12 +41,10 @@
         renderer: "svg",
         actions: false,
         defaultStyle: false,
-        logLevel: 1, // errors; a height by step always makes Vega-Lite warn about fitting
         config: { font: getComputedStyle(figure).fontFamily },
       });
       canvas.style.minHeight = "";
-      reachable(canvas);
-      new ResizeObserver(() => reachable(canvas)).observe(canvas);
+      follow(canvas);
       figure.dataset.drawn = "yes";
     } catch (error) {
       figure.dataset.drawn = "no";

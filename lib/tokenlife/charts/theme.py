@@ -65,6 +65,7 @@ def theme(book: bool) -> dict:
     ink, ground = ("currentColor", "transparent") if book else ("#222832", "white")
     config = {
         "background": ground,
+        "padding": 2,
         "view": {"stroke": None, "continuousHeight": 260},
         "axis": {
             "labelColor": ink,
@@ -84,6 +85,7 @@ def theme(book: bool) -> dict:
         "axisX": {"grid": False},
         "axisBand": {"grid": False, "domain": False, "ticks": False},
         "legend": {
+            "labelFontSize": 12,
             "labelColor": ink,
             "titleColor": ink,
             "titleFontWeight": "normal",

@@ -26,10 +26,8 @@ def sync(book: Book) -> list[str]:
             if pair.exists():
                 run_jupytext(["--quiet", "--sync", str(chapter.source)])
             else:
-                # A script without a pair needs no history: write it once.
-                notebook = jupytext.read(chapter.source)
-                notebook.metadata.setdefault("jupytext", {})["formats"] = "ipynb,py:percent"
-                jupytext.write(notebook, pair)
+                # The formats stand in jupytext.toml, so the script's own header stays as it is.
+                jupytext.write(jupytext.read(chapter.source), pair)
         except Exception as error:
             raise PublishError(f"cannot pair {chapter.source.name}: {error}") from error
         written.append(str(pair.relative_to(book.root)))

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tokenlife.catalog import data_dir
 
 LIBRARY = Path(__file__).resolve().parents[1] / "lib" / "tokenlife"
@@ -119,7 +118,7 @@ def test_no_number_of_a_machine_or_model_stands_in_code(path):
         node.value
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and type(node.value) in (int, float)
-        if node.value in numbers or abs(node.value) >= 1e9 and node.value not in _PREFIXES
+        if node.value in numbers or (abs(node.value) >= 1e9 and node.value not in _PREFIXES)
     ]
     assert not strays, f"{strays} belong in data/, with a source"
 

@@ -4,15 +4,13 @@ import json
 import math
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
-
 from tokenlife import cli
 from tokenlife.catalog import CatalogError, model_names, running
 from tokenlife.collectives import Schedule, ScheduleError, Send, ring_all_reduce, run, verify
@@ -24,7 +22,8 @@ from tokenlife.network import TopologyError, place, single_switch
 from tokenlife.parallel import CommOp, Plan, PlanError, data_parallel_ops
 from tokenlife.transformer import ConfigError, ModelConfig
 from tokenlife.wire import FramingError, tcp_over_ethernet
-
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 # ---- the ledger -------------------------------------------------------------------------------
 
@@ -66,7 +65,7 @@ def test_the_running_job_closes_to_the_byte():
 def test_every_ledger_closes(model, ranks, mtu, text):
     step = trace(text, model=model, plan=Plan(dp=ranks), mtu=mtu)
     levels = step.ledger.levels
-    for above, level in zip(levels, levels[1:], strict=False):
+    for above, level in pairwise(levels):
         if level.name in BALANCED:
             assert level.bytes_ - above.bytes_ == sum(term.bytes_ for term in level.terms)
     sent = 2 * (ranks - 1) * 4 * count_parameters(step.config)
@@ -186,16 +185,19 @@ def test_every_named_model_loads(name):
     assert count_parameters(ModelConfig.load(name)) > 0
 
 
+GPT2 = {"n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 8, "vocab_size": 9}
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
         ({"model_type": "llm9"}, "model_type 'llm9' is not known"),
         ({"model_type": "gpt2", "n_layer": 2}, "lacks n_embd, n_head, n_positions, vocab_size"),
-        ({"n_layer": 1, "n_embd": 10, "n_head": 3, "n_positions": 8, "vocab_size": 9}, "3 heads do not divide"),
-        ({"n_layer": -1, "n_embd": 8, "n_head": 2, "n_positions": 8, "vocab_size": 9}, "layers must be"),
-        ({"n_layer": 1, "n_embd": "8", "n_head": 2, "n_positions": 8, "vocab_size": 9}, "hidden size and attention heads must be"),
+        (GPT2 | {"n_embd": 10, "n_head": 3}, "3 heads do not divide"),
+        (GPT2 | {"n_layer": -1}, "layers must be"),
+        (GPT2 | {"n_embd": "8"}, "hidden size and attention heads must be"),
     ],
-)  # fmt: skip
+)
 def test_bad_configs_get_one_clear_line(config, says):
     with pytest.raises(ConfigError, match=says):
         ModelConfig.from_hf({"model_type": "gpt2"} | config, "x")
@@ -207,7 +209,7 @@ def test_a_file_that_is_no_config(tmp_path):
     with pytest.raises(CatalogError, match="no JSON object"):
         ModelConfig.load(path)
     path.write_text("{")
-    with pytest.raises(CatalogError, match="not a readable config.json"):
+    with pytest.raises(CatalogError, match="not a readable config"):
         ModelConfig.load(path)
 
 

@@ -1,10 +1,11 @@
 """The account: the same bytes at nine levels, with nothing lost between two of them.
 
-A token's way is cut into nine levels (:data:`LEVELS`). From ``text`` to ``communication`` each level
-follows from the one before by a formula (ids become hidden states, parameters become gradients):
-a *derivation*, not a balance. From ``communication`` down to ``bits`` the bytes balance: a level
-holds what the level above holds plus signed, named terms (replication by the algorithm, hops,
-headers, acknowledgements, …). A :class:`Ledger` that does not balance cannot be made.
+A token's way is cut into nine levels (:data:`LEVELS`). From ``text`` to ``communication`` each
+level follows from the one before by a formula (ids become hidden states, parameters become
+gradients): a *derivation*, not a balance. From ``communication`` down to ``bits`` the bytes
+balance: a level holds what the level above holds plus signed, named terms (replication by the
+algorithm, hops, headers, acknowledgements, …). A :class:`Ledger` that does not balance cannot be
+made.
 
 What it leaves out: time. When the bytes cross is told by flows and time lines.
 """

@@ -22,6 +22,7 @@ def row(what: str, ours_s: float, peer_s: float, peer: str, reach: str) -> None:
     """Print one line of `make bench`."""
     ratio = peer_s / ours_s
     print(
-        f"{what:<44} ours {ours_s:9.4f} s   {peer:<22} {peer_s:9.4f} s   {ratio:8.3f}×   to reach: {reach}",
+        f"{what:<44} ours {ours_s:9.4f} s   {peer:<22} {peer_s:9.4f} s   {ratio:8.3f}×"
+        f"   to reach: {reach}",
         flush=True,
     )

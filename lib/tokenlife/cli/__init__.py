@@ -2,7 +2,7 @@
 
 A subcommand is a module with ``HELP`` (one line), ``configure(parser)`` and ``run(args)``. ``run``
 returns a :class:`Result`; this module prints it, as a table or with ``--json``. Bad input raises a
-:class:`~tokenlife.errors.TokenlifeError`, which becomes one line on standard error and exit status 2.
+:class:`~tokenlife.errors.TokenlifeError`: one line on standard error and exit status 2.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Collective algorithms, each written once as a :class:`~tokenlife.collectives.schedule.Schedule`."""
+"""Collective algorithms, each written once, as a schedule of sends in rounds."""
 
 from tokenlife.collectives.ring import ring_all_reduce
 from tokenlife.collectives.schedule import Schedule, ScheduleError, Send

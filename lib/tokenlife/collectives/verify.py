@@ -61,5 +61,6 @@ def verify(schedule: Schedule, items: int) -> None:
     wrong = (run(schedule, own) != own.sum(axis=0)).any(axis=1).nonzero()[0]
     if wrong.size:
         raise ScheduleError(
-            f"{schedule.algorithm} over {schedule.ranks} ranks: rank {wrong[0]} does not hold the sum"
+            f"{schedule.algorithm} over {schedule.ranks} ranks: "
+            f"rank {wrong[0]} does not hold the sum"
         )

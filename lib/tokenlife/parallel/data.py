@@ -1,8 +1,8 @@
 """Data parallelism: every rank holds the whole model and reads its own part of the batch.
 
-After the backward pass the ranks hold different gradients for the same parameters. One all-reduce in
-each data-parallel group makes them equal: a sum, from which each rank takes the mean. Its size is
-that of the gradients and does not depend on the batch.
+After the backward pass the ranks hold different gradients for the same parameters. One all-reduce
+in each data-parallel group makes them equal: a sum, from which each rank takes the mean. Its size
+is that of the gradients and does not depend on the batch.
 
 Left out so far: buckets and their overlap with the backward pass, and sharded states.
 """

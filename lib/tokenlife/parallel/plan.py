@@ -1,7 +1,7 @@
 """The layout of a job: how many ranks along each axis, and which rank sits where.
 
-Ranks are numbered with the first axis of :data:`AXES` running fastest, as Megatron-LM does [1]_: the
-axis that talks most gets neighbouring ranks, which are the ones that share a machine.
+Ranks are numbered with the first axis of :data:`AXES` running fastest, as Megatron-LM does [1]_:
+the axis that talks most gets neighbouring ranks, which are the ones that share a machine.
 
 References
 ----------

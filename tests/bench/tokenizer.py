@@ -5,8 +5,8 @@ part of an hour for 4,096 merges, so its first merges are timed and scaled; it g
 lists grow shorter, so a second row scales by the number of symbols that are left at the end, which
 is the least it could take.
 
-Encoding looks up what it met before. "Cache empty" is a first pass, which also merges each new word;
-"cache warm" is every later one, and what a long corpus comes to.
+Encoding looks up what it met before. "Cache empty" is a first pass, which also merges each new
+word; "cache warm" is every later one, and what a long corpus comes to.
 """
 
 import os

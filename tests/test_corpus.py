@@ -187,6 +187,25 @@ def test_nothing_kept_is_alike_and_everything_removed_is():
     assert len(kept) + len(copies) == len(texts) and copies
 
 
+def test_a_chain_of_small_changes_does_not_remove_its_end():
+    words = corpus.shakespeare()[0].text.split(" ")[:3000]
+
+    def swapped(words, remainder):
+        return [w if i % 240 != remainder else "SWAPPED" for i, w in enumerate(words)]
+
+    chain = [words]
+    for remainder in (0, 60, 120):
+        chain.append(swapped(chain[-1], remainder))
+    texts = [note(str(i), " ".join(link)) for i, link in enumerate(chain)]
+    sets = [dedup.shingles(text.text) for text in texts]
+    threshold = (dedup.jaccard(sets[0], sets[1]) + dedup.jaccard(sets[0], sets[2])) / 2
+    assert dedup.jaccard(sets[1], sets[2]) >= threshold
+    kept, copies = corpus.deduplicate(texts, threshold)
+    # 1 goes for 0. 2 resembles 1, which is gone, but not 0: it stays, and 3 goes for it.
+    assert [text.name for text in kept] == ["0", "2"]
+    assert [(copy.removed, copy.kept) for copy in copies] == [("1", "0"), ("3", "2")]
+
+
 def test_threshold_must_be_a_fraction():
     for threshold in (0, 1.5, -1):
         with pytest.raises(dedup.DedupError, match="threshold"):

@@ -87,7 +87,8 @@ def test_schedule_warms_up_then_falls_along_a_cosine():
 @pytest.mark.parametrize(
     "wrong",
     [{"steps": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"warmup": 9},
-     {"beta1": 1.0}, {"clip": 0.0}, {"precision": "float8"}, {"weight_decay": -1.0},
+     {"beta1": 1.0}, {"embedding_rate": 0.0}, {"clip": 0.0}, {"precision": "float8"},
+     {"weight_decay": -1.0},
      {"final_share": 2.0}, {"checkpoint_every": -1}, {"eps": 0.0}, {"beta2": -0.1}],
 )  # fmt: skip
 def test_a_recipe_out_of_range_names_the_number(wrong):
@@ -111,19 +112,20 @@ def test_loss_leaves_out_what_has_no_label():
 
 def test_matrices_decay_and_vectors_do_not():
     model = Decoder(TINY)
-    decayed, left = decay_groups(model, 0.1)
-    assert {p.dim() for p in decayed["params"]} == {2}
-    assert {p.dim() for p in left["params"]} == {1}
-    assert len(decayed["params"]) + len(left["params"]) == len(list(model.parameters()))
-    before = weights_norm = model.token_embedding.weight.detach().clone()
-    optimiser = make_optimiser(model, replace(RECIPE, learning_rate=0.1, weight_decay=0.5))
+    groups = decay_groups(model, 0.1, embedding_rate=4.0)
+    assert [{p.dim() for p in group["params"]} for group in groups] == [{2}, {2}, {1}]
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.1, 0.0]
+    assert [group["rate"] for group in groups] == [1.0, 4.0, 1.0]
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+    recipe = replace(RECIPE, learning_rate=0.1, weight_decay=0.5, embedding_rate=2.0)
+    optimiser = make_optimiser(model, recipe)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    norm_before = model.final_norm.weight.detach().clone()
-    optimiser.step()
-    torch.testing.assert_close(model.token_embedding.weight, before * (1 - 0.1 * 0.5))
-    assert torch.equal(model.final_norm.weight, norm_before)
-    assert weights_norm is before
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimiser.step()  # no gradient: only decay moves a weight
+    for name, parameter in model.named_parameters():
+        share = 0.0 if parameter.dim() < 2 else 0.1 * 0.5 * (2.0 if "embedding" in name else 1.0)
+        torch.testing.assert_close(parameter, before[name] * (1 - share))
 
 
 def test_accumulation_equals_the_big_batch(file):

@@ -33,6 +33,9 @@ class TrainingRecipe:
         Steps until the peak.
     beta1, beta2, eps
         Adam's: memory of the mean gradient, of the mean square, and what is added to its root.
+    embedding_rate
+        What the learning rate is multiplied by for embedding tables. A row learns only when its
+        token occurs, so in a short run tables want larger steps than matrices.
     weight_decay
         Share of a matrix taken away in each step, times the learning rate.
     clip
@@ -62,6 +65,7 @@ class TrainingRecipe:
     beta1: float = 0.9
     beta2: float = 0.95
     eps: float = 1e-8
+    embedding_rate: float = 1.0
     weight_decay: float = 0.1
     clip: float = 1.0
     precision: str = "float32"
@@ -76,6 +80,7 @@ class TrainingRecipe:
             "beta1": (0 <= self.beta1 < 1, "from 0 and below 1"),
             "beta2": (0 <= self.beta2 < 1, "from 0 and below 1"),
             "eps": (self.eps > 0, "above 0"),
+            "embedding_rate": (0 < self.embedding_rate < math.inf, "above 0"),
             "weight_decay": (0 <= self.weight_decay < math.inf, "0 or more"),
             "clip": (self.clip > 0, "above 0 (math.inf for none)"),
             "precision": (self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"),

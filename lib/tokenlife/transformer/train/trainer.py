@@ -32,7 +32,7 @@ from tokenlife.transformer.train.checkpoint import (
 )
 from tokenlife.transformer.train.diverged import DivergedError, first_nonfinite, likely_cause
 from tokenlife.transformer.train.loss import NoLabelsError, autocast, loss_sum
-from tokenlife.transformer.train.optimiser import make_optimiser
+from tokenlife.transformer.train.optimiser import make_optimiser, set_rate
 from tokenlife.transformer.train.recipe import TrainingRecipe, learning_rate
 
 REMEMBERED = 50  # gradient norms kept for a diagnosis
@@ -184,8 +184,7 @@ class Trainer:
         if not (math.isfinite(loss_) and math.isfinite(norm_)):
             self.optimiser.zero_grad(set_to_none=True)
             raise self._diverged(number, loss_, rate, micro_batches)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        set_rate(self.optimiser, rate)
         self.optimiser.step()
         self.done = number
         self._norms.append(norm_)

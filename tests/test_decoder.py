@@ -282,9 +282,10 @@ def test_latent_attention_absorbed_equals_expanded():
     assert close(attention.absorbed(q[:, :, -1:], held, last), expanded, 1e-5)
 
 
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
 @torch.no_grad()
-def test_the_map_of_a_layer_is_what_attention_uses():
-    model = small("llama", "naive")
+def test_the_map_of_a_layer_is_what_attention_uses(attention):
+    model = small("llama", attention)
     ids = some_ids(model)
     context, block = model.context(ids), model.blocks[0]
     read = block.read(model.embed(ids))

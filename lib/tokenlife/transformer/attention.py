@@ -173,6 +173,9 @@ class Attention(nn.Module):
         """Return the map of who looks at whom, (B, heads, S, S), of a batch without a cache."""
         q, k, _ = self.queries_keys_values(x, context)
         bias = context.biases[self.windowed]
+        if context.causal[self.windowed]:  # left to the fused kernel: here it must be written out
+            square = (x.shape[1], x.shape[1])
+            bias = torch.full(square, -torch.inf, dtype=x.dtype, device=x.device).triu(1)
         return attention_weights(q, k, bias, self.scale, self.sizes.softcap, self.sinks)
 
 

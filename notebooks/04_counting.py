@@ -35,7 +35,7 @@ import pandas as pd
 import torch
 from IPython.display import HTML
 from tokenlife import charts
-from tokenlife.catalog import read_reference, running
+from tokenlife.catalog import accelerator_names, read_accelerator, read_reference, running
 from tokenlife.charts import PALETTE
 from tokenlife.costs import (
     active_parameters,
@@ -43,19 +43,30 @@ from tokenlife.costs import (
     forward_flops,
     mtp_parameters,
     parameters_by_part,
+    roofline,
     rules,
     training_flops,
 )
 from tokenlife.costs.activations import activation_bytes, layer_kept, peak_activation_bytes
 from tokenlife.costs.memory import RECIPES, kv_bytes_per_token, kv_cache_bytes, state_bytes
 from tokenlife.costs.meter import counted_flops, saved_bytes
+from tokenlife.costs.roofline import Roofline
 from tokenlife.costs.stages import layer_table, stage_table
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
+from tokenlife.transformer.cache import KVCache
 from tokenlife.transformer.model import Decoder
-from tokenlife.units import format_bytes, format_count, format_flops
+from tokenlife.units import format_bytes, format_count, format_flops, format_time
 
 charts.setup()
+
+
+def flops(count):
+    return format_flops(count).replace(" ", "\u00a0")
+
+
+def size(bytes_):
+    return format_bytes(bytes_).replace(" ", "\u00a0")
 
 
 def percent(error):
@@ -130,59 +141,82 @@ assert sum(parts.values()) == by_hand
 # %% tags=["hide-input"]
 published = read_reference("06_models_params")
 totals = published[published.quantity == "total"].set_index("model")
-# Two listings count what is no parameter of the model; their notes in the table say so.
-BESIDE = {
-    "falcon-180b": ("head stored twice", 65_024 * 14_848),
-    "llama-2-70b": ("rotary table", 5_120),
-}
+# Two listings count what is no parameter of the model; the text below says what.
+BESIDE = {"falcon-180b": 65_024 * 14_848, "llama-2-70b": 80 * 64}
 rows = []
-for name in totals.index:
+for name, row in totals.iterrows():
     read = ModelConfig.load(name)
     counted = count_parameters(read)
-    row = totals.loc[name]
-    note, beside = BESIDE.get(name, ("", 0))
-    exact_count = row.precision == "exact"
     rows.append(
         {
             "model": name,
             "attention": read.attention.kind,
-            "layers": read.layers,
-            "width": read.hidden,
-            "parameters": counted,
-            "active": active_parameters(read),
+            "counted": counted,
             "published": int(row.value),
-            "given as": "exact" if exact_count else row.precision,
-            "error": (counted + beside) / int(row.value) - 1,
-            "note": note,
+            "error": (counted + BESIDE.get(name, 0)) / int(row.value) - 1,
         }
     )
 every = pd.DataFrame(rows)
+exact_count = (totals.precision == "exact").to_numpy()
+
+
+def as_printed(count):
+    """Write a count as its source does: to the last digit, or in billions."""
+    return f"{count / 1e9:g}B" if count % 10**8 == 0 else f"{count:,}"
+
+
 charts.table(
     every,
     caption="Parameters of every named model, counted and published",
-    label={"parameters": "modelled", "active": "modelled", "published": "published"},
-    formats={"error": percent},
+    label={"counted": "modelled", "published": "published"},
+    formats={"published": as_printed, "error": percent},
     sortable=True,
 )
 
 # %% tags=["hide-input"]
-exactly = every[every["given as"] == "exact"]
+met = int((every.error[exact_count] == 0).sum())
+far = every.loc[every.error.abs().idxmax()]
 charts.prose(
-    f"Of {len(every)} models {len(exactly)} have a published exact count, and "
-    f"{int((exactly.error == 0).sum())} of these are met to the last parameter. The others are "
-    f"known by a rounded name; the largest distance to a name is {every.error.abs().max():.1%} "
-    f"({every.loc[every.error.abs().idxmax(), 'model']})."
+    f"Of {len(every)} models {exact_count.sum()} have a published exact count; {met} of these are "
+    f"met to the last parameter. The others are known by a rounded name; the farthest from its "
+    f"name is {far.model}, by {abs(far.error):.1%}. Two listings needed a note: Falcon's counts "
+    "its stored head beside the embedding that it is tied to, and that of Llama 2 70B counts 5,120 "
+    "rotary frequencies, which are no parameters."
 )
 
 # %% [markdown]
-# Three notes on what is counted. The *active* parameters are those that one token meets: all but
-# the experts that it does not visit. OpenAI and DeepSeek leave the embedding table out of that
-# number, since a token reads one row of it. And the blocks that DeepSeek-V3 has for guessing the
-# token after next ({term}`multi-token prediction`) stand beside the model: they add
+# A token of a mixture meets only the experts that it visits: the *active* parameters are all but
+# the others. OpenAI, Moonshot and DeepSeek leave the embedding table out of that number, since a
+# token reads one row of it.
+
+# %% tags=["hide-input"]
+rows = []
+for row in published[published.quantity.str.startswith("active")].itertuples():
+    read = ModelConfig.load(row.model)
+    table = read.vocab * read.hidden
+    active = active_parameters(read) - ("without" in row.quantity) * table
+    rows.append(
+        {
+            "model": row.model,
+            "experts": f"{read.moe.top_k} of {read.moe.experts}",
+            "all": count_parameters(read),
+            "active": active,
+            "published": int(row.value),
+            "embedding": "left out" if "without" in row.quantity else "counted",
+        }
+    )
+charts.table(
+    pd.DataFrame(rows),
+    caption="Parameters that one token of a mixture meets",
+    label={"all": "modelled", "active": "modelled", "published": "published"},
+    formats={"all": format_count, "active": lambda n: format_count(n, 4), "published": as_printed},
+)
 
 # %% tags=["hide-input"]
 v3 = ModelConfig.load("deepseek-v3")
 charts.prose(
+    "DeepSeek-V3 has one more block, trained to guess the token after next "
+    "({term}`multi-token prediction`). It stands beside the model and adds "
     f"{{modelled}}`{format_count(mtp_parameters(v3), 4)}` parameters to its "
     f"{{modelled}}`{format_count(count_parameters(v3), 4)}`."
 )
@@ -354,7 +388,7 @@ charts.table(
     square_table,
     caption="Training FLOPs of one sequence, Llama 3.1 8B, by what is counted",
     label="modelled",
-    formats=dict.fromkeys(square_table.columns[1:], format_flops),
+    formats=dict.fromkeys(square_table.columns[1:], flops),
 )
 
 # %% [markdown]
@@ -386,13 +420,19 @@ ends = lines.loc[lines.groupby("model").tokens.idxmax()]
 base = alt.Chart(lines).encode(
     x=alt.X("tokens:Q", title="tokens in a sequence")
     .scale(type="log", base=2, domain=[128, 131072 * 8])
-    .axis(values=[2**p for p in range(7, 18, 2)], format="~s"),
+    .axis(values=[2**p for p in range(7, 18, 2)], format=",d"),
     y=alt.Y("ratio:Q", title="training FLOPs ÷ 6N per token").scale(domainMin=1, nice=True),
     color=alt.Color("model:N", legend=None),
 )
-label = base.mark_text(align="left", dx=6).encode(text="model:N")
+SHIFT = {"llama-3.2-1b": -7, "deepseek-v3": 7, "gpt2-xl": -12}
+labels = [
+    base.mark_text(align="left", dx=6, dy=SHIFT.get(name, 0))
+    .encode(text="model:N")
+    .properties(data=ends[ends.model == name])
+    for name in ends.model
+]
 one = alt.Chart(pd.DataFrame({"y": [1]})).mark_rule(strokeDash=[4, 3]).encode(y="y:Q")
-chart = (base.mark_line() + label.properties(data=ends) + one).properties(
+chart = alt.layer(base.mark_line(), *labels, one).properties(
     title="6N forgets the head of small models and the context of long ones",
     description="Exact training FLOPs, causal, over 6N, against the length of a sequence, for "
     "five models. All curves start above 1 by the cost of the output head, most for the smallest "
@@ -490,7 +530,7 @@ memory["error"] = memory.counted / memory.kept - 1
 # %% tags=["hide-input"]
 worst = memory.error.abs().max()
 charts.table(
-    memory[memory["shape"] == "2 × 64"],
+    memory[memory["shape"] == "2 × 64"].drop(columns="shape"),
     caption="Activation memory of small models over 2 × 64 tokens, float32",
     label={"counted": "modelled", "kept": "measured"},
     formats={"counted": format_bytes, "kept": format_bytes, "error": percent},
@@ -499,8 +539,8 @@ charts.table(
 # %% tags=["hide-input"]
 assert worst <= 0.01
 charts.prose(
-    f"Over all {len(memory)} runs (two more shapes are not in the table) the largest error is "
-    f"{{measured}}`{worst:.2%}`."
+    f"Over all {len(memory)} runs (two more shapes are not in the table) "
+    + (f"the largest error is {worst:.2%}." if worst else "not one byte is missing or too many.")
 )
 
 # %% [markdown]
@@ -510,7 +550,7 @@ charts.prose(
 #
 # ### Korthikanti's formula
 #
-# Korthikanti et al. give $sbh\\,(34 + 5as/h)$ bytes for one layer in 16 bits
+# Korthikanti et al. give $sbh\,(34 + 5as/h)$ bytes for one layer in 16 bits
 # {cite}`korthikanti2022reducing`. Ours for the same GPT-3 layer is smaller, and the difference can
 # be named:
 
@@ -564,12 +604,18 @@ scale = alt.Scale(domain=list(WAYS), range=list(PALETTE.values())[: len(WAYS)])
 base = alt.Chart(ways).encode(
     x=alt.X("tokens:Q", title="tokens in the sequence")
     .scale(type="log", base=2, domain=[512, 131072 * 8])
-    .axis(values=[2**p for p in range(9, 18, 2)], format="~s"),
+    .axis(values=[2**p for p in range(9, 18, 2)], format=",d"),
     y=alt.Y("bytes:Q", title="bytes (logarithmic)").scale(type="log").axis(format="~s"),
     color=alt.Color("way:N", scale=scale, legend=None),
 )
-label = base.mark_text(align="left", dx=6, baseline="middle").encode(text="way:N")
-chart = (base.mark_line() + label.transform_filter("datum.tokens === 131072")).properties(
+SHIFT = {"naive, selective": -7, "fused kernel": 7}
+labels = [
+    base.mark_text(align="left", dx=6, dy=SHIFT.get(way, 0))
+    .encode(text="way:N")
+    .properties(data=last[last.way == way])
+    for way in WAYS
+]
+chart = alt.layer(base.mark_line(), *labels).properties(
     title="Long sequences are paid for in probabilities, until they are not kept",
     description="Activation bytes of Llama 3.1 405B in 16 bits for one sequence, by length and by "
     "what is kept. With naive attention the curve bends up above 4,096 tokens, the others grow "
@@ -579,22 +625,22 @@ chart
 
 # %% tags=["hide-input"]
 ratios = ways.pivot_table("bytes", "way", "tokens").loc[list(WAYS), [2048, 8192, 131072]]
-extra = {
-    way: training_flops(big, 1, 8192, recompute=recompute).recomputed
-    / training_flops(big, 1, 8192).total
-    for way, (_, recompute) in WAYS.items()
-}
+extra = {}
+for way, (path, recompute) in WAYS.items():
+    again = training_flops(big, 1, 8192, recompute=recompute, fused=path == "sdpa").total
+    extra[way] = again / training_flops(big, 1, 8192).total - 1
 ratios = ratios.rename(columns=lambda tokens: f"{tokens:,} tokens").reset_index()
-ratios["FLOPs more"] = [extra[way] for way in ratios.way]
+ratios["more FLOPs at 8,192"] = [extra[way] for way in ratios.way]
 charts.table(
     ratios,
     caption="Activations of one sequence of Llama 3.1 405B at their peak, bfloat16, on one machine",
     label="modelled",
-    formats=dict.fromkeys(ratios.columns[1:4], format_bytes) | {"FLOPs more": ".1%"},
+    formats=dict.fromkeys(ratios.columns[1:4], size) | {"more FLOPs at 8,192": ".1%"},
 )
 
 # %% [markdown]
-# No machine holds these numbers. That is why the chapters of part II cut the model.
+# No single machine holds the long ones, and none holds the weights beside them. That is why the
+# chapters of part II cut the model.
 #
 # ## What else has to be held
 #
@@ -603,24 +649,24 @@ charts.table(
 # two:
 
 # %% tags=["hide-input"]
+eight = ModelConfig.load("llama-3.1-8b")
 rows = [
     {
         "recipe": name,
-        "weights": recipe.weights,
-        "gradients": recipe.gradients,
-        "master": recipe.master,
-        "moments": recipe.moments,
-        "bytes a parameter": recipe.per_parameter,
-        "Llama 3.1 8B": sum(state_bytes(ModelConfig.load("llama-3.1-8b"), name).values()),
-        "Llama 3.1 405B": sum(state_bytes(big, name).values()),
+        "weight + gradient + master + moments": " + ".join(
+            str(part) for part in (recipe.weights, recipe.gradients, recipe.master, recipe.moments)
+        ),
+        "bytes": recipe.per_parameter,
+        "8B": sum(state_bytes(eight, name).values()),
+        "405B": sum(state_bytes(big, name).values()),
     }
     for name, recipe in RECIPES.items()
 ]
 charts.table(
     pd.DataFrame(rows),
-    caption="Bytes for each parameter by recipe, and two models in it",
+    caption="Bytes for each parameter by recipe, and Llama 3.1 8B and 405B in it",
     label="modelled",
-    formats={"Llama 3.1 8B": format_bytes, "Llama 3.1 405B": format_bytes},
+    formats={"8B": size, "405B": size},
 )
 
 # %% [markdown]
@@ -721,9 +767,9 @@ charts.table(
 )
 
 # %% [markdown]
-# A word of five letters is five bytes as text, two or eight as an id, 8 KiB as a vector between
-# two layers of this model, and 251 KiB as a row of logits. The vector passes 33 boundaries. It is
-# the unit in which pipeline and tensor parallelism pay.
+# A token is a few bytes as text and eight as an id. Between two layers it is a vector of 8 KiB, and
+# that vector, or its gradient on the way back, is the unit in which pipeline and tensor parallelism
+# pay.
 #
 # ## A calculator
 #
@@ -752,6 +798,148 @@ HTML(
 )
 
 # %% [markdown]
+# ## From counts to time: the roofline
+#
+# FLOPs become seconds on a machine, and there a second count decides: the bytes that have to come
+# from memory. Work of $F$ FLOPs that moves $B$ bytes runs at no more than
+# $\min(\text{peak}, F/B · \text{bandwidth})$: the {term}`roofline` {cite}`williams2009roofline`.
+# $F/B$ is the *intensity*. In prefill one read of the weights serves all tokens of the batch; in
+# decoding it serves one token of each sequence.
+#
+# Both rates of this machine, measured:
+
+# %% tags=["hide-input"]
+torch.set_num_threads(2)
+device = roofline.resolve("auto")
+here = roofline.measure(device, ("float32",), bytes_=2**26)
+charts.prose(
+    f"Matrix products reach {{measured}}`{flops(here.peak('float32'))}/s` in float32, memory gives "
+    f"{{measured}}`{size(here.bandwidth_Bps)}/s`. The ridge, where both limit alike, lies at "
+    f"{{measured}}`{here.ridge('float32'):.0f} FLOP/B`."
+)
+
+# %% tags=["hide-input"]
+PHASES = {  # sequences, new tokens, tokens in the cache
+    "decode, 1 sequence": (1, 1, 1024),
+    "decode, 16": (16, 1, 1024),
+    "decode, 256": (256, 1, 1024),
+    "prefill, 1,024 tokens": (1, 1024, 0),
+}
+TYPE = {"this machine": ("float32", 4)}  # elsewhere bfloat16
+roofs = {"this machine": here} | {
+    (roof := Roofline.of(name)).name: roof
+    for name in accelerator_names()
+    if "memory_Bps" in read_accelerator(name)
+}
+lines, points = [], []
+for name, roof in roofs.items():
+    dtype, width = TYPE.get(name, ("bfloat16", 2))
+    for x in (0.1, roof.ridge(dtype), 10_000):
+        lines.append({"machine": name, "intensity": x, "rate": roof.attainable(x, dtype)})
+    for served in ("smollm2-135m", "llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3"):
+        read = ModelConfig.load(served)
+        for phase, (sequences, new, past) in PHASES.items():
+            works = roofline.stage_work(read, sequences, new, past, width)
+            work = roofline.total(works, phase)
+            points.append(
+                {
+                    "machine": name,
+                    "model": served,
+                    "phase": phase,
+                    "intensity": work.intensity,
+                    "rate": roof.attainable(work.intensity, dtype),
+                    "share": roof.attainable(work.intensity, dtype) / roof.peak(dtype),
+                    "least": sum(roof.time_s(w, dtype) for w in works),
+                }
+            )
+points = pd.DataFrame(points)
+
+machine = alt.param(
+    name="machine", value="H100 SXM", bind=alt.binding_select(options=list(roofs), name="machine ")
+)
+served = alt.param(
+    name="served",
+    value="llama-3.1-8b",
+    bind=alt.binding_select(options=sorted(points.model.unique()), name="model "),
+)
+x = alt.X("intensity:Q", title="FLOP for each byte moved").scale(type="log", domain=[0.1, 10_000])
+y = alt.Y("rate:Q", title="FLOP/s at most").scale(type="log", domain=[1e9, 1e16]).axis(format="~s")
+roof_line = alt.Chart(pd.DataFrame(lines)).mark_line().encode(x=x, y=y)
+dots = alt.Chart(points).encode(x=x, y=y).transform_filter("datum.model === served")
+chart = (
+    alt.layer(
+        roof_line,
+        dots.mark_point(size=80, color=PALETTE["orange"]).encode(
+            tooltip=[
+                "phase:N",
+                alt.Tooltip("intensity:Q", format=".3g"),
+                alt.Tooltip("share:Q", format=".1%", title="of the peak"),
+            ]
+        ),
+        dots.mark_text(align="left", dx=10, dy=9).encode(text="phase:N"),
+    )
+    .transform_filter("datum.machine === machine")
+    .add_params(machine, served)
+    .properties(
+        title="Decoding waits for memory; only a crowd of sequences lifts it",
+        description="Roofline of a machine and, on it, the phases of a model, both chosen by the "
+        "reader. Decoding one sequence lies far down the slope, sixteen sequences "
+        "an order of magnitude higher, prefill on the flat part.",
+    )
+)
+chart
+
+# %% tags=["hide-input"]
+shown = points[(points.machine == "H100 SXM") & (points.model == "llama-3.1-8b")]
+charts.table(
+    shown[["phase", "intensity", "share", "least"]],
+    caption="Llama 3.1 8B on an H100 SXM, bfloat16: the roofline's verdict for one forward pass",
+    label="modelled",
+    formats={"intensity": ".3g", "share": ".1%", "least": format_time},
+)
+
+# %% [markdown]
+# ### Model beside measurement
+#
+# A model of SmolLM2's shape, run on this machine. The roofline gives the least time; the decoder
+# takes longer:
+
+# %%
+shape = ModelConfig.load("smollm2-135m")
+decoder = Decoder(shape).to(device)
+rows = []
+with torch.no_grad():
+    for phase, (sequences, new, past) in {
+        "prefill, 64 tokens": (1, 64, 0),
+        "decode, 1 sequence": (1, 1, 128),
+        "decode, 8": (8, 1, 128),
+    }.items():
+        ids = torch.randint(shape.vocab, (sequences, new), device=device)
+        cache = KVCache(shape, sequences, past + new, device)
+
+        def run(ids=ids, cache=cache, past=past):
+            cache.set_lengths([past] * cache.batch)
+            decoder(ids, cache=cache)
+
+        works = roofline.stage_work(shape, sequences, new, past)
+        least = sum(here.time_s(work, "float32") for work in works)
+        took = roofline.seconds(run, device, rounds=3)
+        rows.append({"phase": phase, "least": least, "took": took, "of the roof": least / took})
+
+# %% tags=["hide-input"]
+charts.table(
+    pd.DataFrame(rows),
+    caption="SmolLM2-135M's shape in float32 on this machine: the roofline's least time, and the "
+    "median of three runs",
+    label={"least": "modelled", "took": "measured"},
+    formats={"least": format_time, "took": format_time, "of the roof": ".0%"},
+)
+
+# %% [markdown]
+# What is missing to 100 % are the norms, activations and softmaxes, which have no FLOPs here, thin
+# matrices that do not reach the peak, and the time Python takes to start hundreds of kernels.
+# Chapter 6 measures more of it.
+#
 # ## Where the counting stops being true
 #
 # - **FLOPs are not time.** A norm has next to no FLOPs and still reads and writes the whole

@@ -33,6 +33,11 @@ seed = 0
 
 # %% tags=["hide-input"]
 import math
+import os
+import warnings
+
+os.environ["TQDM_DISABLE"] = "1"  # the judge's progress bars are no part of the page
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 import altair as alt
 import pandas as pd

@@ -605,7 +605,9 @@ base = alt.Chart(ways).encode(
     x=alt.X("tokens:Q", title="tokens in the sequence")
     .scale(type="log", base=2, domain=[512, 131072 * 8])
     .axis(values=[2**p for p in range(9, 18, 2)], format=",d"),
-    y=alt.Y("bytes:Q", title="bytes (logarithmic)").scale(type="log").axis(format="~s"),
+    y=alt.Y("bytes:Q", title="bytes (logarithmic)")
+    .scale(type="log")
+    .axis(format="~s", tickCount=6),
     color=alt.Color("way:N", scale=scale, legend=None),
 )
 SHIFT = {"naive, selective": -7, "fused kernel": 7}
@@ -823,79 +825,117 @@ PHASES = {  # sequences, new tokens, tokens in the cache
     "decode, 1 sequence": (1, 1, 1024),
     "decode, 16": (16, 1, 1024),
     "decode, 256": (256, 1, 1024),
-    "prefill, 1,024 tokens": (1, 1024, 0),
+    "prefill, 1 × 1,024": (1, 1024, 0),
+    "training, 8 × 2,048": (8, 2048, 0),  # backward: twice the FLOPs, twice the bytes
 }
-TYPE = {"this machine": ("float32", 4)}  # elsewhere bfloat16
-roofs = {"this machine": here} | {
-    (roof := Roofline.of(name)).name: roof
-    for name in accelerator_names()
-    if "memory_Bps" in read_accelerator(name)
-}
-lines, points = [], []
-for name, roof in roofs.items():
-    dtype, width = TYPE.get(name, ("bfloat16", 2))
-    for x in (0.1, roof.ridge(dtype), 10_000):
-        lines.append({"machine": name, "intensity": x, "rate": roof.attainable(x, dtype)})
-    for served in ("smollm2-135m", "llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3"):
-        read = ModelConfig.load(served)
+SERVED = ("smollm2-135m", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v3")
+work = {}  # by bytes of a number, model, phase and stage
+for width in (2, 4):
+    for name in SERVED:
         for phase, (sequences, new, past) in PHASES.items():
-            works = roofline.stage_work(read, sequences, new, past, width)
-            work = roofline.total(works, phase)
+            works = roofline.stage_work(ModelConfig.load(name), sequences, new, past, width)
+            work[width, name, phase, "one layer"] = works[-2]
+            work[width, name, phase, "head"] = works[-1]
+            work[width, name, phase, "whole pass"] = roofline.total(works, phase)
+
+roofs = {"this machine": (here, "float32", 4)}
+for name in accelerator_names():
+    if "memory_Bps" in read_accelerator(name):
+        roof = Roofline.of(name)
+        roofs[roof.name] = (roof, "bfloat16", 2)
+lines, points = [], []
+for machine, (roof, dtype, bytes_per_number) in roofs.items():
+    for x in (0.1, roof.ridge(dtype), 10_000):
+        lines.append({"machine": machine, "intensity": x, "rate": roof.attainable(x, dtype)})
+    for (width, name, phase, stage), done in work.items():
+        if width == bytes_per_number:
+            rate = roof.attainable(done.intensity, dtype)
             points.append(
                 {
-                    "machine": name,
-                    "model": served,
+                    "machine": machine,
+                    "model": name,
                     "phase": phase,
-                    "intensity": work.intensity,
-                    "rate": roof.attainable(work.intensity, dtype),
-                    "share": roof.attainable(work.intensity, dtype) / roof.peak(dtype),
-                    "least": sum(roof.time_s(w, dtype) for w in works),
+                    "stage": stage,
+                    "intensity": done.intensity,
+                    "rate": rate,
+                    "share": rate / roof.peak(dtype),
                 }
             )
 points = pd.DataFrame(points)
 
-machine = alt.param(
-    name="machine", value="H100 SXM", bind=alt.binding_select(options=list(roofs), name="machine ")
-)
-served = alt.param(
-    name="served",
-    value="llama-3.1-8b",
-    bind=alt.binding_select(options=sorted(points.model.unique()), name="model "),
-)
+
+# %% tags=["hide-input"]
+def chosen(name, value, options):
+    return alt.param(name, value=value, bind=alt.binding_select(options=options, name=f"{name} "))
+
+
 x = alt.X("intensity:Q", title="FLOP for each byte moved").scale(type="log", domain=[0.1, 10_000])
-y = alt.Y("rate:Q", title="FLOP/s at most").scale(type="log", domain=[1e9, 1e16]).axis(format="~s")
-roof_line = alt.Chart(pd.DataFrame(lines)).mark_line().encode(x=x, y=y)
-dots = alt.Chart(points).encode(x=x, y=y).transform_filter("datum.model === served")
+y = (
+    alt.Y("rate:Q", title="FLOP/s at most")
+    .scale(type="log", domain=[1e9, 1e16])
+    .axis(format="~s", tickCount=7)
+)
+line = alt.Chart(pd.DataFrame(lines)).transform_filter("datum.machine === machine")
+dots = (
+    alt.Chart(points)
+    .transform_filter("datum.machine === machine && datum.model === model")
+    .transform_filter("datum.stage === stage")
+    .encode(
+        x=x,
+        y=y,
+        tooltip=[
+            "phase:N",
+            alt.Tooltip("intensity:Q", format=".3g"),
+            alt.Tooltip("share:Q", format=".1%", title="of the peak"),
+        ],
+    )
+)
 chart = (
     alt.layer(
-        roof_line,
-        dots.mark_point(size=80, color=PALETTE["orange"]).encode(
-            tooltip=[
-                "phase:N",
-                alt.Tooltip("intensity:Q", format=".3g"),
-                alt.Tooltip("share:Q", format=".1%", title="of the peak"),
-            ]
-        ),
-        dots.mark_text(align="left", dx=10, dy=9).encode(text="phase:N"),
+        line.mark_line().encode(x=x, y=y),
+        dots.mark_point(size=80, color=PALETTE["orange"]),
+        # Labels climb from left to right, so those of one plateau do not meet.
+        dots.mark_text(align="right", dx=-9, dy=-9).encode(text="phase:N"),
     )
-    .transform_filter("datum.machine === machine")
-    .add_params(machine, served)
+    .add_params(
+        chosen("machine", "H100 SXM", list(roofs)),
+        chosen("model", "llama-3.1-8b", list(SERVED)),
+        chosen("stage", "whole pass", ["whole pass", "one layer", "head"]),
+    )
     .properties(
         title="Decoding waits for memory; only a crowd of sequences lifts it",
-        description="Roofline of a machine and, on it, the phases of a model, both chosen by the "
-        "reader. Decoding one sequence lies far down the slope, sixteen sequences "
-        "an order of magnitude higher, prefill on the flat part.",
+        description="Roofline of a machine and, on it, the phases of a stage of a model, chosen "
+        "by the reader. Decoding one sequence lies far down the slope, sixteen sequences an order "
+        "of magnitude higher, prefill and training on the flat part.",
     )
 )
 chart
 
 # %% tags=["hide-input"]
-shown = points[(points.machine == "H100 SXM") & (points.model == "llama-3.1-8b")]
+machine = roofs["H100 SXM"][0]
+rows = []
+for phase in PHASES:
+    done = work[2, "llama-3.1-8b", phase, "whole pass"]
+    passes = 3 if phase.startswith("training") else 1
+    rows.append(
+        {
+            "phase": phase,
+            "FLOP per byte": done.intensity,
+            "of the peak": machine.attainable(done.intensity, "bfloat16")
+            / machine.peak("bfloat16"),
+            "least time": passes * machine.time_s(done, "bfloat16"),
+        }
+    )
 charts.table(
-    shown[["phase", "intensity", "share", "least"]],
-    caption="Llama 3.1 8B on an H100 SXM, bfloat16: the roofline's verdict for one forward pass",
+    pd.DataFrame(rows),
+    caption="Llama 3.1 8B on an H100 SXM, bfloat16: the roofline's verdict for one pass, in "
+    "training for forward and backward",
     label="modelled",
-    formats={"intensity": ".3g", "share": ".1%", "least": format_time},
+    formats={
+        "FLOP per byte": lambda n: f"{n:,.3g}" if n < 100 else f"{n:,.0f}",
+        "of the peak": ".1%",
+        "least time": format_time,
+    },
 )
 
 # %% [markdown]

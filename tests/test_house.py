@@ -13,6 +13,7 @@ MODULES = sorted(LIBRARY.rglob("*.py"))
 # Ground floor first; a room imports only its own modules and rooms above it in this list.
 FLOORS = [
     ["errors"],
+    ["files"],
     ["units", "provenance", "catalog"],
     ["ledger"],
     ["tokenizer"],

@@ -7,14 +7,12 @@ paper or a vendor, kept in ``data/reference/`` with its source and table.
 """
 
 import ast
-import contextlib
 import datetime
 import hashlib
 import json
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tokenlife.errors import TokenlifeError
+from tokenlife.files import atomic_write
 
 
 class ProvenanceError(TokenlifeError, ValueError):
@@ -209,19 +208,8 @@ def write_record(path: str | Path, values: dict, parts: Sequence[str]) -> dict:
         "values": values,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise ProvenanceError(f"cannot write in {path.parent}: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(part).chmod(0o644)  # mkstemp makes it private
-        Path(part).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(part).unlink()
-        raise
+    with atomic_write(path, ProvenanceError) as file:
+        file.write(text.encode())
     return record
 
 

@@ -23,11 +23,8 @@ Opening checks the size to the byte, and the vocabulary where the caller names o
 the ids (:meth:`TokenFile.verify` does).
 """
 
-import contextlib
 import hashlib
-import os
 import struct
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +34,7 @@ import numpy as np
 
 from tokenlife.corpus.documents import Document
 from tokenlife.errors import TokenlifeError
+from tokenlife.files import atomic_write
 from tokenlife.tokenizer import Tokenizer
 from tokenlife.tokenizer.codes import fixed_width, pack
 
@@ -123,44 +121,31 @@ def write_tokens(
     path = Path(path)
     end = end_of_text(tokenizer)
     starts, digest = [0], hashlib.sha256()
-    try:
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise TokenFileError(f"cannot write in {path.parent}: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(bytes(_HEADER.size))
-            for document in documents:
-                ids = [*tokenizer.encode_ordinary(document.text), end]
-                block = pack(ids, tokenizer.n_vocab)
-                digest.update(block)
-                out.write(block)
-                starts.append(starts[-1] + len(ids))
-            if len(starts) == 1:
-                raise EmptyCorpusError("no document to tokenise; give at least one")
-            out.write(bytes(-out.tell() % 8))
-            out.write(np.array(starts, "<u8").tobytes())
-            out.seek(0)
-            out.write(
-                _HEADER.pack(
-                    MAGIC,
-                    VERSION,
-                    fixed_width(tokenizer.n_vocab).itemsize,
-                    len(starts) - 1,
-                    starts[-1],
-                    tokenizer.n_vocab,
-                    vocabulary_fingerprint(tokenizer),
-                    digest.digest(),
-                )
+    with atomic_write(path, TokenFileError) as out:
+        out.write(bytes(_HEADER.size))
+        for document in documents:
+            ids = [*tokenizer.encode_ordinary(document.text), end]
+            block = pack(ids, tokenizer.n_vocab)
+            digest.update(block)
+            out.write(block)
+            starts.append(starts[-1] + len(ids))
+        if len(starts) == 1:
+            raise EmptyCorpusError("no document to tokenise; give at least one")
+        out.write(bytes(-out.tell() % 8))
+        out.write(np.array(starts, "<u8").tobytes())
+        out.seek(0)
+        out.write(
+            _HEADER.pack(
+                MAGIC,
+                VERSION,
+                fixed_width(tokenizer.n_vocab).itemsize,
+                len(starts) - 1,
+                starts[-1],
+                tokenizer.n_vocab,
+                vocabulary_fingerprint(tokenizer),
+                digest.digest(),
             )
-            out.flush()
-            os.fsync(out.fileno())
-        Path(part).chmod(0o644)  # mkstemp makes it private
-        Path(part).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(part).unlink()
-        raise
+        )
     return TokenFile(path, tokenizer)
 
 

@@ -9,9 +9,9 @@ Added tokens all become special tokens here: ``allowed_special="all"`` gives the
 """
 
 import json
-import os
 from pathlib import Path
 
+from tokenlife.files import atomic_write
 from tokenlife.tokenizer.byte_alphabet import to_bytes, to_characters
 from tokenlife.tokenizer.errors import BrokenMerges, CorruptTokenizer
 from tokenlife.tokenizer.pretokenize import PATTERNS, Pretokenizer
@@ -152,16 +152,9 @@ def write(tokenizer: Tokenizer, path: str | Path) -> None:
     CorruptTokenizer
         If the file cannot be written.
     """
-    path = Path(path)
     body = json.dumps(_document(tokenizer), ensure_ascii=False, separators=(",", ":"))
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        # Under another name first: an interrupted write must not leave half a tokeniser.
-        partial.write_text(body + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise CorruptTokenizer(f"cannot write {path}: {error.strerror}") from None
+    with atomic_write(path, CorruptTokenizer) as file:
+        file.write(f"{body}\n".encode())
 
 
 def _document(tokenizer: Tokenizer) -> dict:

@@ -5,15 +5,13 @@ whoever reads it finds the old one or the new one, never a half. It holds tensor
 only, so loading it runs no code.
 """
 
-import contextlib
-import os
 import pickle
-import tempfile
 from pathlib import Path
 
 import torch
 
 from tokenlife.errors import TokenlifeError
+from tokenlife.files import atomic_write
 
 FORMAT = "tokenlife training checkpoint 1"
 
@@ -37,23 +35,8 @@ def save_checkpoint(path: str | Path, state: dict) -> None:
     ...     load_checkpoint(f"{folder}/last.pt")["step"], os.listdir(folder)
     (3, ['last.pt'])
     """
-    path = Path(path)
-    try:
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise CheckpointError(f"cannot write in {path.parent}: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save({"format": FORMAT, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())  # on the disk before the name points at it
-        os.replace(part, path)  # noqa: PTH105  (the atomic move is the point)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            Path(part).unlink()
-        if isinstance(error, OSError):
-            raise CheckpointError(f"cannot write {path}: {error.strerror}") from error
-        raise
+    with atomic_write(path, CheckpointError) as file:
+        torch.save({"format": FORMAT, **state}, file)
 
 
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dict:

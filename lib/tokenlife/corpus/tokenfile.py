@@ -111,6 +111,7 @@ def write_tokens(
 
     Examples
     --------
+    >>> import tempfile
     >>> from tokenlife.tokenizer import vocabularies
     >>> note = Document("note", "A token leaves as a word", "", "English", "")
     >>> with tempfile.TemporaryDirectory() as folder:

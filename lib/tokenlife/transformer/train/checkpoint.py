@@ -30,6 +30,7 @@ def save_checkpoint(path: str | Path, state: dict) -> None:
 
     Examples
     --------
+    >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_checkpoint(f"{folder}/last.pt", {"step": 3})
     ...     load_checkpoint(f"{folder}/last.pt")["step"], os.listdir(folder)

@@ -22,6 +22,16 @@ from tokenlife.transformer.weights import (
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.modeling_gguf_pytorch_utils")
 
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Tensors this small are slower with two threads, and far slower on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 TOLERANCE = 1e-3  # of logits in float32, as the design asks; what is seen is far below
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "vocab_size": 90,
          "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40,

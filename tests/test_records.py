@@ -26,7 +26,7 @@ def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path):
             write_record(path, bad, ["units.py"])
     assert json.loads(path.read_text())["values"] == {"rate": 1.0}
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
-    with pytest.raises(ProvenanceError, match="cannot write .*No such file or directory"):
+    with pytest.raises(ProvenanceError, match=r"cannot write .*No such file or directory"):
         write_record(tmp_path / "nowhere" / "run.json", {}, ["units.py"])
     with pytest.raises(ProvenanceError, match="no part 'nowhere'"):
         code_hash(["nowhere"])

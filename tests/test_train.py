@@ -284,7 +284,7 @@ def test_a_failed_write_leaves_the_old_checkpoint_and_no_rubbish(tmp_path):
         save_checkpoint(path, {"step": 2, "big": torch.zeros(1000), "bad": lambda: None})
     assert load_checkpoint(path)["step"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
-    with pytest.raises(CheckpointError, match="cannot write .*No such file or directory"):
+    with pytest.raises(CheckpointError, match=r"cannot write .*No such file or directory"):
         save_checkpoint(tmp_path / "nowhere" / "last.pt", {})
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from small_configs import FAMILIES, small_config
-from tokenlife.catalog import model_names, read_model, read_reference
+from tokenlife.catalog import family_defaults, model_names, read_model, read_reference
 from tokenlife.costs import active_parameters, count_parameters, parameters_by_part
 from tokenlife.costs.parameters import mtp_parameters
 from tokenlife.transformer import ConfigError, ModelConfig
@@ -118,7 +118,11 @@ BAD = [
     ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
     ({"rope_scaling": {"rope_type": "spiral"}}, "RoPE scaling 'spiral' is not known"),
     ({"rope_theta": 0.0}, "RoPE's base must be a number above 0"),
-    ({"rms_norm_eps": "small"}, "eps must be a number above 0"),
+    ({"rms_norm_eps": "small"}, "rms_norm_eps must be a number, not 'small'"),
+    ({"rms_norm_eps": -1e-6}, "eps must be a number above 0"),
+    ({"mlp_bias": "yes"}, "mlp_bias must be true or false, not 'yes'"),
+    ({"head_dim": [64]}, "head_dim must be a whole number"),
+    ({"rope_parameters": {"partial_rotary_factor": "half"}}, "partial_rotary_factor must be"),
     ({"head_dim": 7}, "RoPE turns pairs"),
     ({"model_type": "mistral", "sliding_window": -5}, "window must be"),
     (
@@ -143,6 +147,24 @@ def test_bad_configs_get_one_clear_line(change, says):
     with pytest.raises(ConfigError, match=says) as error:
         ModelConfig.from_hf(LLAMA | change, "bad")
     assert "\n" not in str(error.value)
+
+
+WRONG = ("x", -1, 0, None, [], {}, {"a": 1}, 1.5, True, float("nan"), float("inf"), ["x"], [3])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_field_can_break_the_reader(family):
+    """Any value in any field: a model that can be counted, or one clear line."""
+    config = small_config(family)
+    further = {"layer_types", "rope_scaling", "rope_parameters", "sliding_window", "head_dim"}
+    fields = set(config) | set(family_defaults(config["model_type"])) | further
+    for field in sorted(fields - {"model_type"}):
+        for value in WRONG:
+            try:
+                read = ModelConfig.from_hf({**config, field: value}, "any")
+                assert count_parameters(read) >= active_parameters(read) > 0
+            except ConfigError as error:
+                assert "\n" not in str(error)
 
 
 def test_deepseek_needs_groups_that_fit():

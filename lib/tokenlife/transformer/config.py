@@ -5,6 +5,7 @@ around them, and refuses numbers that do not fit together. How the keys of a Hug
 ``config.json`` become these numbers is told family by family in ``tokenlife.transformer.families``.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,14 +89,16 @@ class ModelConfig:
                 raise ConfigError(
                     f"{self.name}: {what} must be a whole number above {least - 1}, not {value!r}"
                 )
-        for what, value in (("the norms' eps", self.norm.eps), ("RoPE's base", self._rope_base())):
-            if not isinstance(value, int | float) or not value > 0:
+        for what, value in (("the norms' eps", self.norm.eps), *self._bases()):
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigError(f"{self.name}: {what} must be a number above 0, not {value!r}")
         for problem in self._misfits():
             raise ConfigError(f"{self.name}: {problem}")
 
-    def _rope_base(self) -> float:
-        return self.position.theta if self.position.kind == "rope" else 1.0
+    def _bases(self):
+        if self.position.kind == "rope":
+            yield "RoPE's base", self.position.theta
+            yield "RoPE's base in windowed layers", self.position.local_theta or self.position.theta
 
     def _sizes(self):
         """Yield each size with its name and the least that it may be."""

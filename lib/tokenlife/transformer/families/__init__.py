@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from tokenlife.catalog import family_defaults
 from tokenlife.transformer.config import ConfigError, ModelConfig
 from tokenlife.transformer.families import classic, gemma, llama, mixture
+from tokenlife.transformer.families.fields import complete
 
 FAMILIES = {
     "gpt2": classic.gpt2,
@@ -59,4 +60,4 @@ max_position_embeddings, num_attention_heads, num_hidden_layers, vocab_size
             f"{name}: model_type {family!r} is not known; known: {', '.join(sorted(FAMILIES))}; a "
             f"model built like Llama can be given as 'llama', with {', '.join(sorted(llama.NEEDS))}"
         )
-    return FAMILIES[family]({**family_defaults(family), **config}, name)
+    return FAMILIES[family](complete(config, family_defaults(family), name), name)

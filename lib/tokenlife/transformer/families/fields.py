@@ -4,6 +4,7 @@ Hugging Face's files name RoPE in two ways: ``rope_theta`` beside ``rope_scaling
 version 5 one object ``rope_parameters``. Both are read here, once for all families.
 """
 
+import math
 from collections.abc import Mapping
 
 from tokenlife.transformer.config import ConfigError, Position
@@ -19,7 +20,50 @@ ACTIVATIONS = {
 }
 
 
+# Whole numbers that a family computes with before ``ModelConfig`` looks at them; null: not given.
+WHOLE = (
+    "head_dim", "n_inner", "num_kv_heads", "sliding_window", "sliding_window_pattern",
+    "qk_nope_head_dim", "qk_rope_head_dim", "moe_intermediate_size", "n_shared_experts",
+)  # fmt: skip
+# Fields in which null says "none", and not "as the family has it".
+NONE_MEANS_NONE = ("attn_logit_softcapping", "final_logit_softcapping", "rope_scaling")
 SCALINGS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+
+
+def complete(config: Mapping, defaults: Mapping, name: str) -> dict:
+    """Add the family's defaults to a ``config.json``, and refuse fields of a wrong type.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first such field, and what it must be.
+    """
+    merged = dict(defaults)
+    for key, value in config.items():
+        if value is None:
+            if key not in defaults or key in NONE_MEANS_NONE:
+                merged[key] = None
+            continue
+        kind = int if key in WHOLE else type(defaults.get(key))
+        what, fits = _KINDS.get(kind, ("", lambda _: True))
+        if not fits(value):
+            raise ConfigError(f"{name}: {key} must be {what}, not {value!r}")
+        merged[key] = value
+    return merged
+
+
+def _number(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+_KINDS = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", lambda value: _number(value) and value == int(value)),
+    float: ("a number", _number),
+    str: ("a name in quotes", lambda value: isinstance(value, str)),
+    dict: ("an object of keys", lambda value: isinstance(value, Mapping)),
+}
 
 
 def need(config: Mapping, name: str, *keys: str) -> list:
@@ -49,7 +93,7 @@ def _count(value: object) -> bool:
 def activation(config: Mapping, name: str, *keys: str) -> str:
     """Return the activation's name as this library writes it, from the first key that is there."""
     said = next((config[key] for key in keys if config.get(key)), None)
-    if said not in ACTIVATIONS:
+    if not isinstance(said, str) or said not in ACTIVATIONS:
         raise ConfigError(
             f"{name}: activation {said!r} is not known; known: {', '.join(sorted(ACTIVATIONS))}"
         )
@@ -64,6 +108,8 @@ def layer_types(config: Mapping, name: str, layers: int, every: int = 0) -> tupl
     """
     listed = config.get("layer_types")
     if listed is not None:
+        if not isinstance(listed, list):
+            raise ConfigError(f"{name}: layer_types must be a list, not {listed!r}")
         if not _count(layers) or len(listed) != layers:
             raise ConfigError(
                 f"{name}: layer_types names {len(listed)} layers, the model has {layers!r}"
@@ -81,12 +127,15 @@ def rope(config: Mapping, name: str, head_dim: int, interleaved: bool = False) -
     said = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(said, Mapping):
         raise ConfigError(f"{name}: rope_scaling must be an object of keys, not {said!r}")
+    local, said = said.get("sliding_attention", {}), said.get("full_attention", said)
+    if not (isinstance(local, Mapping) and isinstance(said, Mapping)):
+        raise ConfigError(f"{name}: rope_parameters must hold an object for each kind of layer")
     said = dict(said)
-    local = dict(said.pop("sliding_attention", {}))
-    said = dict(said.pop("full_attention", said))
     theta = said.pop("rope_theta", None)
     theta = config.get("rope_theta") if theta is None else theta
     part = said.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor", 1.0)
+    if not _number(part):
+        raise ConfigError(f"{name}: partial_rotary_factor must be a number, not {part!r}")
     kind = said.pop("type", None)
     kind = said.pop("rope_type", None) or kind or "default"
     if kind not in SCALINGS:
@@ -110,7 +159,7 @@ def rope(config: Mapping, name: str, head_dim: int, interleaved: bool = False) -
         rotary_dim=int(head_dim * part),
         interleaved=interleaved,
         scaling=tuple(sorted((key, _frozen(value)) for key, value in said.items())),
-        local_theta=float(local.get("rope_theta") or config.get("rope_local_base_freq") or 0.0),
+        local_theta=local.get("rope_theta") or config.get("rope_local_base_freq") or 0.0,
     )
 
 

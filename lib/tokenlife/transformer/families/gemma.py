@@ -48,6 +48,8 @@ def gemma3_wrapped(config: Mapping, name: str) -> ModelConfig:
 
 def _sandwich(config: Mapping, name: str, every: int) -> ModelConfig:
     window, scalar = need(config, name, "sliding_window", "query_pre_attn_scalar")
+    if not scalar > 0:
+        raise ConfigError(f"{name}: query_pre_attn_scalar must be above 0, not {scalar!r}")
     base = gemma({**config, "sliding_window": None}, name)
     windowed = layer_types(config, name, base.layers, every)
     return replace(

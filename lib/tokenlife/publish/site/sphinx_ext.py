@@ -1,8 +1,7 @@
 """The book's own Sphinx extension: labels, charts, the spine, the API page, and two mends.
 
 Mended: the theme starts Thebe (live code over the network) on every page, twice, which throws an
-error; its scripts are left out. It also preloads fonts, which a page opened from a file may not.
-The map of the spine has a module of its own.
+error; its scripts are left out. :data:`MENDS` lists what is mended in the finished pages. The map of the spine has a module of its own.
 """
 
 import importlib
@@ -21,7 +20,12 @@ from tokenlife.provenance import Label
 from tokenlife.publish.site import spine
 
 HEADING = re.compile(r"^(\S.*)\n[-=~^]{3,}$", re.MULTILINE)
-PRELOAD = re.compile(r'<link\b[^>]*\brel="preload"[^>]*\bas="font"[^>]*>')
+MENDS = (
+    # A page opened from a file may not preload a font; the style sheets load it anyway.
+    (re.compile(r'<link\b[^>]*\brel="preload"[^>]*\bas="font"[^>]*>'), ""),
+    # A list's children must be list items; those of a list of citations are not.
+    (re.compile(r'<div role="list" class="citation-list">'), '<div class="citation-list">'),
+)
 MODULES_GO_HERE = "<!-- modules -->"
 
 
@@ -112,12 +116,13 @@ def without_thebe(app: Sphinx, pagename, templatename, context: dict, doctree) -
         context[kind] = [file for file in context.get(kind, []) if not is_thebe(file)]
 
 
-def without_preloads(app: Sphinx, error: Exception | None) -> None:
-    """Leave out the theme's font preloads: a page opened from a file may not preload a font."""
+def mend_pages(app: Sphinx, error: Exception | None) -> None:
+    """Mend in the finished pages what their templates get wrong; see :data:`MENDS`."""
     if error is None and app.builder.format == "html":
         for page in Path(app.outdir).rglob("*.html"):
-            text = page.read_text(encoding="utf-8")
-            mended = PRELOAD.sub("", text)
+            text = mended = page.read_text(encoding="utf-8")
+            for wrong, right in MENDS:
+                mended = wrong.sub(right, mended)
             if mended != text:
                 page.write_text(mended, encoding="utf-8")
 
@@ -130,6 +135,6 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("chart", ChartDirective)
     app.connect("autodoc-process-docstring", headings_to_rubrics)
     app.connect("source-read", list_modules)
-    app.connect("build-finished", without_preloads)
+    app.connect("build-finished", mend_pages)
     app.connect("html-page-context", without_thebe, priority=900)
     return {"version": tokenlife.__version__} | spine.setup(app)

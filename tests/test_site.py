@@ -126,9 +126,7 @@ def serious(page) -> list[str]:
     """Run axe-core; return what it finds serious or critical."""
     page.add_script_tag(path=str(AXE))
     # Without preload: axe would fetch each style again, and read @import against the wrong folder.
-    found = page.evaluate(
-        "() => axe.run(document, {resultTypes: ['violations'], preload: false})"
-    )
+    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations'], preload: false})")
     return [
         f"{v['id']}: {v['help']}: {node['html'][:160]}"
         for v in found["violations"]

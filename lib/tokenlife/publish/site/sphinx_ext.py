@@ -1,7 +1,8 @@
 """The book's own Sphinx extension: labels, charts, the spine, the API page, and two mends.
 
 Mended: the theme starts Thebe (live code over the network) on every page, twice, which throws an
-error; its scripts are left out. :data:`MENDS` lists what is mended in the finished pages. The map of the spine has a module of its own.
+error; its scripts are left out. ``MENDS`` lists what is mended in the finished pages. The map of
+the spine has a module of its own.
 """
 
 import importlib
@@ -117,7 +118,7 @@ def without_thebe(app: Sphinx, pagename, templatename, context: dict, doctree) -
 
 
 def mend_pages(app: Sphinx, error: Exception | None) -> None:
-    """Mend in the finished pages what their templates get wrong; see :data:`MENDS`."""
+    """Mend in the finished pages what their templates get wrong; see ``MENDS``."""
     if error is None and app.builder.format == "html":
         for page in Path(app.outdir).rglob("*.html"):
             text = mended = page.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from tokenlife.units import format_bytes
 
 HEAD = """# Status
 
-Every number labelled {measured}`measured` in a chapter was measured in the run listed here.
+Every number that a chapter labels *measured* was measured in the run listed here.
 All chapters ran from beginning to end without an error; a chapter that fails stops the build.
 
 """
@@ -70,5 +70,5 @@ def _machines(records: list[dict]) -> str:
             ),
         }
         table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
-        blocks.append(f"| machine | |\n|---|---|\n{table}\n")
+        blocks.append(f"| property | value |\n|---|---|\n{table}\n")
     return "## Machine\n\n" + "\n".join(blocks)

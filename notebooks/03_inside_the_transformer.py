@@ -66,6 +66,13 @@ torch.set_grad_enabled(False)
 sentence = sentence or running()["sentence"]
 
 
+def power(value: float) -> str:
+    """Write a small number as people do: 3 × 10⁻⁵."""
+    digits, exponent = f"{value:.0e}".split("e")
+    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return f"{digits} × 10{str(int(exponent)).translate(raised)}"
+
+
 def shown(token: bytes) -> str:
     return token.decode(errors="replace").replace(" ", "␣").replace("\n", "⏎") or "∅"
 
@@ -115,10 +122,10 @@ def normalise(x, weight):  # divide by the root mean square, weigh each number
 
 
 read = normalise(x, block.attention_norm.weight)
-q = (read @ a.query.weight.T).view(n, 9, 64).transpose(0, 1)  # (9, n, 64): nine heads ask
-k = (read @ a.key.weight.T).view(n, 3, 64).transpose(0, 1)  # (3, n, 64): three answer
+q = (read @ a.query.weight.T).view(n, 9, 64).transpose(0, 1)  # nine heads ask
+k = (read @ a.key.weight.T).view(n, 3, 64).transpose(0, 1)  # three answer
 v = (read @ a.value.weight.T).view(n, 3, 64).transpose(0, 1)
-turn = cosines(torch.arange(n), config.position)  # the angle of each position, see below
+turn = cosines(torch.arange(n), config.position)  # see below
 q, k = rotate(q, *turn), rotate(k, *turn)
 scores = q @ k.repeat_interleave(3, 0).transpose(1, 2) / 64**0.5  # (9, n, n)
 future = torch.ones(n, n, dtype=torch.bool).triu(1)
@@ -145,8 +152,8 @@ stream = torch.cat(stream)  # (layers + 1, n, hidden): before each layer, and af
 logits = model.head(stream[-1])  # (n, V)
 by_hand = float((x - stream[1]).abs().max())
 charts.prose(
-    f"largest difference between the cell above and the library's layer: "
-    f"{{measured}}`{by_hand:.1g}`, in a stream whose largest number is "
+    "the largest difference between the cell above and the library's layer is "
+    f"{{measured}}`{power(by_hand)}`, in a stream whose largest number is "
     f"{{measured}}`{stream[1].abs().max():.1f}`."
 )
 
@@ -193,14 +200,14 @@ rows = []
 for prompt in prompts:
     prompt_ids = torch.tensor([tokenizer.encode(prompt)])
     ours, theirs = model(prompt_ids), judge(prompt_ids).logits
+    same = int((ours.argmax(-1) == theirs.argmax(-1)).sum())
     rows.append(
         {
             "prompt": " ".join(prompt.split())[:34],
             "tokens": prompt_ids.shape[1],
+            "same next token": same,
             "largest |logit|": float(theirs.abs().max()),
             "max |Δ|": float((ours - theirs).abs().max()),
-            "same next token": f"{int((ours.argmax(-1) == theirs.argmax(-1)).sum())} of "
-            f"{prompt_ids.shape[1]}",
         }
     )
 equality = pd.DataFrame(rows)
@@ -210,14 +217,14 @@ assert equality["max |Δ|"].max() < 1e-3
 charts.table(
     equality,
     "Logits of this book's decoder against those of transformers, float32",
-    {"largest |logit|": "measured", "max |Δ|": "measured"},
-    formats={"largest |logit|": ".1f", "max |Δ|": ".1e"},
+    "measured",
+    formats={"largest |logit|": ".1f", "max |Δ|": power},
 )
 
 # %% [markdown]
 # The differences are rounding: sums of the same numbers in another order. The tests hold the same
-# for 64 tokens of greedily chosen text, and for small random models of twenty-two layouts, from
-# GPT-2 to DeepSeek-V3.
+# for 64 tokens of greedily chosen text, and for a small random model of every family that the
+# library knows, from GPT-2 to DeepSeek-V3.
 #
 # ## What passes from stage to stage
 # A model is a chain of stages, and between two stages there is one tensor. Below is every one that
@@ -365,12 +372,23 @@ charts.table(
     formats=dict.fromkeys(where.columns[1:], ".0%"),
 )
 
+# %% tags=["hide-input"]
+values = torch.cat(
+    [
+        block.attention.queries_keys_values(block.read(x[None]), context)[2].norm(dim=-1)
+        for block, x in zip(model.blocks, stream, strict=False)
+    ]
+)  # (layers, pairs, n)
+sink_value = float((values[..., 0] / values[..., 1:].mean(-1)).median())
+charts.prose(
+    "A softmax must give away all of its shares. A head that has found nothing gives them to the "
+    "first token, whose values are short: in the median head "
+    f"{{measured}}`{sink_value:.0%}` of the other tokens' length. So little is added: an "
+    "{term}`attention sink` {cite}`xiao2024sinks`. Newer models provide a sink on purpose "
+    "(gpt-oss). Other heads look one token back, or at an earlier copy of the same token."
+)
+
 # %% [markdown]
-# A softmax must give away all of its shares. A head that has found nothing gives them to the first
-# token, whose values are nearly zero, so little is added: an {term}`attention sink`
-# {cite}`xiao2024sinks`. Newer models provide a sink on purpose (gpt-oss). Other heads look one
-# token back, or at an earlier copy of the same token: try the layers between 5 and 20.
-#
 # ## The stream grows
 # Every part only ever adds. So the stream gets longer as it rises, and a norm in front of each part
 # keeps what that part reads at one size.
@@ -506,11 +524,17 @@ charts.table(
     },
 )
 
+# %% tags=["hide-input"]
+near = heights[-2]
+rank, its = int((answers[near] > answers[near, final]).sum()) + 1, float(answers[near, final])
+charts.prose(
+    f"{config.layers - near} layers below the top the model's answer is number "
+    f"{{measured}}`{rank}` of {config.vocab:,}, at {{measured}}`{its:.1%}`. "
+    'What the lower layers say is not what they "think": the head was trained to read the top of '
+    "the stream, and reads lower floors in a foreign language."
+)
+
 # %% [markdown]
-# The answer is near the top of the list before it is said. What the lower layers say is not what
-# they "think": the head was trained to read the top of the stream, and reads lower floors in a
-# foreign language.
-#
 # ## Where a token stands
 # Nothing so far knows about order, except that the future is hidden. {term}`RoPE` puts order in
 # {cite}`su2021roformer`: before the product, a query and a key are cut into pairs of numbers, and
@@ -566,7 +590,7 @@ moved = float((scores_from(shift) - scores_from(0)).abs().max())
 charts.prose(
     "Turning both vectors leaves a product that depends on the difference of their angles alone, "
     f"so on the distance. Moving the whole sentence {shift:,} positions on changes no score by "
-    f"more than {{measured}}`{moved:.1g}`; the scores themselves reach "
+    f"more than {{measured}}`{power(moved)}`; the scores themselves reach "
     f"{{measured}}`{scores_from(0).abs().max():.1f}`. The slowest hand of this model needs "
     f"{{modelled}}`{slowest:,.0f} positions` to go round once, far more than the "
     f"{config.positions:,} it was trained for. That is what stretching a model to longer texts "
@@ -607,7 +631,7 @@ base = alt.Chart(kept).encode(y=alt.Y("model:N", sort=list(kept.model), title=No
 x_axis = alt.X(
     "kept:Q",
     title="bytes per token in all layers, bfloat16 (logarithmic)",
-    axis=alt.Axis(format="~s"),
+    axis=alt.Axis(format="~s", values=[1e4, 1e5, 1e6, 1e7]),
 ).scale(type="log", domain=[10_000, 2e7], nice=False)
 span = base.mark_rule(opacity=0.4).encode(x=x_axis, x2="own:Q")
 dots = base.mark_point(size=90, color=PALETTE["blue"]).encode(x=x_axis, tooltip=["model", "shown"])
@@ -644,8 +668,7 @@ charts.prose(
     f"The cache of this run, in float32, takes {{measured}}`{cache.bytes_per_token:,} bytes` a "
     f"token; computed from the config: {{modelled}}`{kv_bytes_per_token(config, 4):,} bytes`. "
     "Reading the sentence one token at a time with the cache gives the logits of reading it at "
-    "once, to "
-    f"{{measured}}`{apart:.1g}`."
+    f"once, to {{measured}}`{power(apart)}`."
 )
 
 # %% [markdown]
@@ -729,8 +752,8 @@ tags = [
     .encode(text="router:N")
     for name, expert, dy in (
         ("left to itself", 2, -6),
-        ("unequal loads penalised", 3, -12),
-        ("untrained", 6, -8),
+        ("unequal loads penalised", 2, -8),
+        ("untrained", 1, 14),
     )
 ]
 alt.layer(ideal, base.mark_line(point=True), *tags).properties(
@@ -775,12 +798,14 @@ charts.table(
 
 # %% tags=["hide-input"]
 visit = small.moe.top_k * small.hidden * 4
+lost = losses["unequal loads penalised"] - losses["left to itself"]
+price = "pays for itself here" if lost < 0 else "costs a little here"
 charts.prose(
-    f"Balance costs nothing here: on held-out text the loss fell from "
+    f"Balance {price}: on held-out text the loss fell from "
     f"{{measured}}`{losses['untrained']:.2f}` (even guesses: $\\ln {small.vocab:,}$ = "
     f"{math.log(small.vocab):.2f}) to {{measured}}`{losses['left to itself']:.2f}` alone and to "
-    f"{{measured}}`{losses['unequal loads penalised']:.2f}` with the penalty, since experts that "
-    "nobody visits learn nothing. Seen from a wire, a token that visits "
+    f"{{measured}}`{losses['unequal loads penalised']:.2f}` with the penalty. Experts that nobody "
+    "visits learn nothing. Seen from a wire, a token that visits "
     f"{small.moe.top_k} experts elsewhere sends its vector {small.moe.top_k} times, "
     f"{{modelled}}`{visit} bytes`, and as much comes back; and the step waits for the machine with "
     "the busiest expert."
@@ -842,7 +867,9 @@ base.mark_point(size=110).properties(
 
 # %% tags=["hide-input"]
 charts.table(
-    cuts.pivot_table(index="cut", columns="model", values="bytes", sort=False).reset_index(),
+    cuts.pivot_table(index="cut", columns="model", values="bytes", sort=False)
+    .loc[[places[key] for key in order if places[key] in set(cuts.cut)]]
+    .reset_index(),
     "Bytes per token at each cut; bfloat16, token ids in 64 bits",
     "modelled",
     formats=dict.fromkeys(["smollm2-135m", *big], ",.0f"),
@@ -852,7 +879,8 @@ charts.table(
 segment = tcp_over_ethernet(mtu=1500).payload_per_packet
 rows = [
     f"- **{name}**: {{modelled}}`{value:,.0f} bytes` between two layers, "
-    f"{{modelled}}`{math.ceil(value / segment)}` packets of {segment:,} bytes for one token"
+    f"packets of at most {segment:,} bytes for one token: "
+    f"{{modelled}}`{math.ceil(value / segment)}`"
     for name, value in between.items()
 ]
 charts.prose(

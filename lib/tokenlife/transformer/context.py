@@ -68,7 +68,7 @@ def make_context(
     """
     slots = _slots(ids, cache)  # (B or 1, S)
     where = slots if positions is None else torch.atleast_2d(positions)
-    _check(config, ids, slots, positions)
+    _check(config, ids, cache, positions)
     padded = mask if mask is not None and mask.ndim == 2 else None
     place = None
     if cache is not None:
@@ -139,7 +139,9 @@ def _sight(config, slots, keys, seen, window, dtype, fused) -> tuple[Tensor | No
     return bias, False
 
 
-def _check(config: ModelConfig, ids: Tensor, slots: Tensor, positions: Tensor | None) -> None:
+def _check(
+    config: ModelConfig, ids: Tensor, cache: KVCache | None, positions: Tensor | None
+) -> None:
     if ids.ndim != 2 or not ids.numel():
         raise InputError(
             f"ids must be (sequences, tokens) with one token at least, not {tuple(ids.shape)}"
@@ -148,7 +150,10 @@ def _check(config: ModelConfig, ids: Tensor, slots: Tensor, positions: Tensor | 
         bad = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
         raise InputError(f"no token {bad} in {config.name}; ids run from 0 to {config.vocab - 1}")
     limited = config.position.kind != "alibi"  # ALiBi has no table and no longest angle
-    longest = int((slots if positions is None else positions).max()) + 1
+    if positions is not None:
+        longest = int(positions.max()) + 1
+    else:  # known without asking the device, which would have to finish its work first
+        longest = ids.shape[1] + (0 if cache is None else int(cache.lengths.max()))
     if limited and longest > config.positions:
         raise InputError(
             f"{longest} tokens are more than the {config.positions} positions of {config.name}"

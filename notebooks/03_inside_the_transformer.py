@@ -421,7 +421,7 @@ tags = (
     .encode(x="layer:Q", y="length:Q", text="token:N", color=alt.Color("token:N", legend=None))
 )
 (base.mark_line() + tags).properties(
-    title=f"One token's vector grows {times:.0f} times as long as the others'",
+    title=f"One token's vector is {times:.0f} times as long as others",
     description="Length of the residual stream's vector against layers passed, on a logarithmic "
     f"axis. The median token grows from {others[0]:.1f} to {others[-1]:.0f}; the first token "
     f"jumps to {first.max():,.0f} in the middle layers and is brought back to {first[-1]:,.0f} at "
@@ -483,7 +483,7 @@ base = (
     base.mark_bar(color=PALETTE["blue"], opacity=0.75)
     + base.mark_text(align="left", dx=5).encode(text="guess:N")
 ).properties(
-    title=f"The final guess is made late: half of them after {half} of {config.layers} layers",
+    title=f"Half of the final guesses need {half} of {config.layers} layers",
     description="For a chosen token of the sentence, the likeliest next token after each number of "
     "layers, with its probability as a bar. Before the first layer the model repeats the token "
     "itself; commas and spaces follow; the final guess appears in the upper layers, for half of "
@@ -565,7 +565,7 @@ alt.Chart(alt.Data(values=hands)).mark_rect(strokeWidth=0.7).transform_flatten(
     stroke=alt.Stroke("cos:Q", legend=None, scale=shade),
     tooltip=["pair:O", "position:O", alt.Tooltip("cos:Q", title="cosine, %")],
 ).properties(
-    title="Fast hands tell neighbours apart, slow ones chapters",
+    title="Fast hands tell neighbours, slow ones chapters",
     description=f"A grid of {len(hands)} pairs by {farthest + 1} positions, coloured by the cosine "
     "of the pair's angle at that position: blue is 1, grey 0, orange −1. The first pairs go round "
     "every few positions and show fine stripes; the stripes widen from pair to pair, and the last "
@@ -638,7 +638,7 @@ dots = base.mark_point(size=90, color=PALETTE["blue"]).encode(x=x_axis, tooltip=
 ends = base.mark_tick(thickness=2, color=PALETTE["grey"]).encode(x=alt.X("own:Q"))
 names = base.mark_text(align="left", dx=9, dy=-9, fontSize=11).encode(x=x_axis, text="shown:N")
 (span + ends + dots + names).properties(
-    title=f"DeepSeek-V3 keeps {v3.own / v3.kept:.0f} times less than its heads would need",
+    title=f"DeepSeek-V3 keeps {v3.own / v3.kept:.0f} times less than MHA would",
     description="Bytes of key–value cache per token for nine models, a dot each, with a line to "
     "the grey tick where the model would be if every head kept its own keys and values. "
     + "; ".join(f"{row.model} {row.shown}" for row in kept.itertuples())
@@ -757,8 +757,7 @@ tags = [
     )
 ]
 alt.layer(ideal, base.mark_line(point=True), *tags).properties(
-    title="Left to itself, the busiest expert gets "
-    f"{busiest['left to itself'] / even:.1f} times its share",
+    title=f"Left alone, one expert gets {busiest['left to itself'] / even:.1f} times its share",
     description="Share of visits to each of the 8 experts of the second layer, from the busiest to "
     "the idlest, for three routers: "
     + "; ".join(f"{name}, {busiest[name]:.1%} to {idlest[name]:.1%}" for name in busiest.index)
@@ -851,13 +850,13 @@ base = alt.Chart(cuts).encode(
         title="bytes per token (logarithmic)",
         axis=alt.Axis(format="~s", values=[1, 10, 100, 1e3, 1e4, 1e5, 1e6]),
     ).scale(type="log", domain=[1, 3e6], nice=False),
-    color=alt.Color("model:N", title=None, sort=None),
-    shape=alt.Shape("model:N", title=None, sort=None),
+    color=alt.Color("model:N", title=None, sort=None, legend=alt.Legend(columns=2)),
+    shape=alt.Shape("model:N", title=None, sort=None, legend=alt.Legend(columns=2)),
     yOffset=alt.YOffset("model:N", sort=None),
     tooltip=["model", "cut", "tensor", "size"],
 )
 base.mark_point(size=110).properties(
-    title=f"Between two layers a token is up to {most:,.0f} times its text",
+    title=f"Inside, a token is up to {most:,.0f} times its text",
     description="Bytes per token at six places where a model may be cut, for three models, on a "
     "logarithmic axis. "
     + "; ".join(f"{row.model}, {row.cut}: {row.size}" for row in cuts.itertuples())

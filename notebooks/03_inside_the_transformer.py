@@ -632,7 +632,7 @@ x_axis = alt.X(
     "kept:Q",
     title="bytes per token in all layers, bfloat16 (logarithmic)",
     axis=alt.Axis(format="~s", values=[1e4, 1e5, 1e6, 1e7]),
-).scale(type="log", domain=[10_000, 2e7], nice=False)
+).scale(type="log", domain=[10_000, 1e8], nice=False)
 span = base.mark_rule(opacity=0.4).encode(x=x_axis, x2="own:Q")
 dots = base.mark_point(size=90, color=PALETTE["blue"]).encode(x=x_axis, tooltip=["model", "shown"])
 ends = base.mark_tick(thickness=2, color=PALETTE["grey"]).encode(x=alt.X("own:Q"))

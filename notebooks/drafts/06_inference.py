@@ -48,7 +48,7 @@ from tokenlife import charts, corpus
 from tokenlife.catalog import model_names, read_accelerator, read_reference, running
 from tokenlife.charts import PALETTE
 from tokenlife.costs import count_parameters, roofline
-from tokenlife.costs.memory import kv_bytes_per_token, kv_cache_bytes
+from tokenlife.costs.memory import bytes_of, kv_bytes_per_token, kv_cache_bytes
 from tokenlife.costs.roofline import Roofline, stage_work
 from tokenlife.transformer import ModelConfig, weights
 from tokenlife.transformer.cache import KVCache
@@ -71,7 +71,7 @@ charts.setup()
 torch.set_num_threads(2)
 device = roofline.resolve(device)
 dtype = "bfloat16" if device.type == "cuda" else "float32"
-width = 2 if dtype == "bfloat16" else 4  # bytes of a number
+width = bytes_of(dtype)
 sentence = running()["sentence"]
 model = weights.smollm2(dtype=getattr(torch, dtype)).to(device)
 tokenizer = weights.smollm2_tokenizer()
@@ -82,7 +82,7 @@ COLOURS = {"prefill": PALETTE["orange"], "decode": PALETTE["blue"], "wait": PALE
 def timed(run):
     """Seconds of each of a few calls, until the GPU is done where there is one."""
     samples = []
-    while len(samples) < rounds and sum(samples) < 3:
+    while len(samples) < rounds and sum(samples) < 2:
         start = time.perf_counter()
         run()
         if device.type == "cuda":
@@ -104,7 +104,8 @@ def cap(text):
 # fast it multiplies, and how fast bytes come from memory.
 
 # %%
-roof = roofline.measure(device, (dtype,), sizes=(1024,) if device.type == "cpu" else None)
+sizes = (1024,) if device.type == "cpu" else None  # None: those for a GPU
+roof = roofline.measure(device, (dtype,), sizes)
 weight_bytes = count_parameters(config) * width
 envelope_decode = weight_bytes / roof.bandwidth_Bps
 envelope_prefill = 2 * count_parameters(config) / roof.peak(dtype)
@@ -159,7 +160,8 @@ def write(ids, count):
     logits = prefill(model, [ids], cache)  # one pass over the prompt
     new = [int(logits[0].argmax())]
     while len(new) < count:
-        logits = model(torch.tensor([new[-1:]], device=device), cache=cache)  # one token
+        last = torch.tensor([new[-1:]], device=device)
+        logits = model(last, cache=cache)  # one pass for one token
         new.append(int(logits[0, -1].argmax()))
     return new
 
@@ -254,8 +256,9 @@ charts.prose(
 
 
 # %%
-def least_s(sequences, length, past, where=roof, kind=dtype, of=config, number=width):
-    """The roofline's least time of a pass; only each sequence's last token is scored."""
+def least_s(sequences, length, past, where=roof, of=config, kind=dtype):
+    """The least time of a pass; only the last token of a sequence is scored."""
+    number = bytes_of(kind)
     *layers, _ = stage_work(of, sequences, length, past, number)
     head = stage_work(of, sequences, 1, past, number)[-1]
     return sum(where.time_s(work, kind) for work in (*layers, head))
@@ -263,9 +266,9 @@ def least_s(sequences, length, past, where=roof, kind=dtype, of=config, number=w
 
 @torch.inference_mode()
 def time_pass(sequences, length, past):
-    """Time a pass; what the cache holds does not matter for it, so it holds zeros."""
+    """Time a pass. What a cache holds does not matter: it holds zeros."""
     cache = KVCache(config, sequences, past + length, device, model.dtype)
-    ids = torch.randint(config.vocab, (sequences, length)).tolist()
+    ids = [[1] * length] * sequences
 
     def run():
         cache.set_lengths([past] * sequences)
@@ -292,7 +295,12 @@ def fits(batch, context):
 
 prefills = pd.DataFrame([measure("prefill", 1, n, 0) for n in prefill_lengths])
 decodes = pd.DataFrame(
-    [measure("decode", b, 1, c) for c in contexts for b in batches if fits(b, c)]
+    [
+        measure("decode", b, 1, c)
+        for c in contexts
+        for b in (batches if c == contexts[0] else batches[::2])
+        if fits(b, c)
+    ]
 )
 NAMES = {"prefill": "one prompt of n tokens", "decode": "n sequences, a token each"}
 passes = pd.concat([prefills, decodes[decodes.context == contexts[0]]], ignore_index=True)
@@ -302,7 +310,7 @@ knee = next(n for n in range(1, 4096) if least_s(1, n, 0) > 2 * least_s(1, 1, 0)
 
 # %% tags=["hide-input"]
 x = alt.X("tokens:Q", title="new tokens in the pass").scale(type="log", base=2)
-y = alt.Y("time:Q", title="seconds for the pass").scale(type="log")
+y = alt.Y("time:Q", title="seconds for the pass").scale(type="log", nice=False)
 colour = alt.Color("series:N", legend=None).scale(
     domain=list(NAMES.values()), range=[COLOURS["prefill"], COLOURS["decode"]]
 )
@@ -336,17 +344,20 @@ charts.prose(
 )
 
 # %% tags=["hide-input"]
-shown = passes[["series", "tokens", "time", "model"]].copy()
-shown["tokens/s"] = shown.tokens / shown.time
-shown["measured ÷ model"] = shown.time / shown.model
 charts.table(
-    shown.rename(columns={"time": "time (ms)", "model": "roofline (ms)"}).assign(
-        **{"time (ms)": shown.time * 1e3, "roofline (ms)": shown.model * 1e3}
+    pd.DataFrame(
+        {
+            "tokens": prefills.tokens,
+            "time (ms)": prefills.time * 1e3,
+            "roofline (ms)": prefills.model * 1e3,
+            "tokens/s": prefills.tokens / prefills.time,
+            "measured ÷ roofline": prefills.time / prefills.model,
+        }
     ),
-    caption=f"Passes of SmolLM2 in {dtype}, measured beside the roofline's least time",
+    caption=f"Prompts of n tokens through SmolLM2 in {dtype}",
     label={"time (ms)": "measured", "roofline (ms)": "modelled", "tokens/s": "measured"},
-    formats={"time (ms)": ".1f", "roofline (ms)": ".1f", "tokens/s": ",.0f",
-             "measured ÷ model": ".2f"},
+    formats={"time (ms)": ".0f", "roofline (ms)": ".0f", "tokens/s": ",.0f",
+             "measured ÷ roofline": ".2f"},
 )  # fmt: skip
 
 # %% tags=["hide-input"]
@@ -468,7 +479,7 @@ shades = alt.Color("sequence:N", sort=None, legend=None).scale(
     range=[PALETTE["sky"], PALETTE["blue"], PALETTE["violet"]],
 )
 x = alt.X("batch:Q", title="sequences in the batch").scale(type="log", base=2)
-y = alt.Y("time:Q", title="seconds for a step").scale(type="log")
+y = alt.Y("time:Q", title="seconds for a step").scale(type="log", nice=False)
 base = alt.Chart(decodes)
 spread = base.mark_rule(opacity=0.5).encode(x, alt.Y("fastest:Q"), alt.Y2("slowest:Q"), shades)
 points = base.mark_point(shape="square").encode(
@@ -494,15 +505,15 @@ wide = decodes.assign(
     **{
         "time (ms)": decodes.time * 1e3,
         "roofline (ms)": decodes.model * 1e3,
-        "measured ÷ model": decodes.time / decodes.model,
+        "measured ÷ roofline": decodes.time / decodes.model,
     }
-)[["context", "batch", "cache", "time (ms)", "roofline (ms)", "measured ÷ model"]]
+)[["context", "batch", "cache", "time (ms)", "roofline (ms)", "measured ÷ roofline"]]
 charts.table(
     wide,
     caption="A decode step of SmolLM2 by context and batch",
     label={"cache": "modelled", "time (ms)": "measured", "roofline (ms)": "modelled"},
-    formats={"cache": format_bytes, "time (ms)": ".1f", "roofline (ms)": ".1f",
-             "measured ÷ model": ".2f"},
+    formats={"cache": format_bytes, "time (ms)": ".0f", "roofline (ms)": ".0f",
+             "measured ÷ roofline": ".2f"},
 )  # fmt: skip
 
 # %% [markdown]
@@ -514,8 +525,8 @@ charts.table(
 # %% tags=["hide-input"]
 for frame, value in ((decodes, "time"), (fine, "model")):
     frame["tokens/s"] = frame.batch / frame[value]
-x = alt.X("time:Q", title="time per output token, seconds").scale(type="log")
-y = alt.Y("tokens/s:Q", title="tokens per second, all sequences").scale(type="log")
+x = alt.X("time:Q", title="time per output token, seconds").scale(type="log", nice=False)
+y = alt.Y("tokens/s:Q", title="tokens per second, all sequences").scale(type="log", nice=False)
 base = alt.Chart(decodes).encode(x, y, shades)
 order = alt.Order("batch:Q")
 lines = base.mark_line(opacity=0.6).encode(order=order)
@@ -565,7 +576,7 @@ for name in MODELS:
                 need = 2 * count_parameters(of) + kv_cache_bytes(of, batch, context + 1, 2)
                 if need > machine["memory_bytes"]:
                     continue
-                step = least_s(batch, 1, context, where, "bfloat16", of, 2)
+                step = least_s(batch, 1, context, where, of, "bfloat16")
                 grid.append(
                     {"model": name, "machine": where.name, "batch": batch, "ms": step * 1e3,
                      "rate": batch / step, "context": f"{context:,} tokens each"}
@@ -642,8 +653,8 @@ for row in splitwise.itertuples():
     eight = Roofline.of(MACHINE_OF[row.hardware])
     if row.prompt_tokens < seventy.positions:
         past = row.prompt_tokens + row.new_tokens // 2
-        read = least_s(row.batch, row.prompt_tokens, 0, eight, "bfloat16", seventy, 2) / 8
-        step = least_s(row.batch, 1, past, eight, "bfloat16", seventy, 2) / 8
+        read = least_s(row.batch, row.prompt_tokens, 0, eight, seventy, "bfloat16") / 8
+        step = least_s(row.batch, 1, past, eight, seventy, "bfloat16") / 8
         lines.append(
             {"machine": f"8 × {eight.name}", "prompt": row.prompt_tokens, "batch": row.batch,
              "prefill": row.prompt_time_ms, "prefill bound": read * 1e3,
@@ -707,35 +718,37 @@ charts.table(
 # ## A queue
 #
 # Requests do not come in batches. They come one by one, and they end one by one: one wants four
-# tokens, the next forty. A batch that is filled and then run to its end leaves rows empty while
+# tokens, the next thirty. A batch that is filled and then run to its end leaves rows empty while
 # others finish. With {term}`continuous batching`, requests join and leave between two tokens
 # {cite}`yu2022orca`. The core of it is short:
 #
 # ```python
 # while waiting or batch.rows:
 #     while waiting and len(new) < batch.free and arrived(waiting[0]):
-#         new.append(waiting.popleft())      # first come, first served
+#         new.append(waiting.popleft())  # first come, first served
 #     if new:
-#         batch.join(new)                    # one prefill, the first token of each
+#         batch.join(new)  # one prefill, the first token of each
 #     if batch.rows:
-#         batch.step()                       # one token for every row; finished rows leave
+#         batch.step()     # one token for every row; finished rows leave
 # ```
 #
 # Here is a queue served for real under both policies. Requests have prompts of 8 to 64 tokens and
-# want 4 to 40; they arrive at random, a little faster than the model can follow.
+# want 4 to 32; they arrive at random, a little faster than the model can follow.
 
 # %%
 random = np.random.default_rng(seed)
 step_s = float(short.time.loc[rows])  # a decode step of a full batch
 lengths = random.integers(8, 65, queue_length)
-wanted = random.integers(4, 41, queue_length)
-gaps = random.exponential(3 * step_s, queue_length)
+wanted = random.integers(4, 33, queue_length)
+arrivals = np.cumsum(random.exponential(3 * step_s, queue_length))
 starts = random.integers(0, len(page) - 64, queue_length)
 queue = [
-    Request(page[a : a + n], int(w), arrival_s=float(t))
-    for a, n, w, t in zip(starts, lengths, wanted, np.cumsum(gaps) - gaps[0], strict=True)
+    Request(page[a : a + n], int(w), arrival_s=float(t - arrivals[0]))
+    for a, n, w, t in zip(starts, lengths, wanted, arrivals, strict=True)
 ]
-runs = {policy: serve(model, queue, rows, policy=policy) for policy in ("continuous", "static")}
+runs = {}
+for policy in ("continuous", "static"):
+    runs[policy] = serve(model, queue, rows, policy=policy)
 
 # %% tags=["hide-input"]
 spans = []
@@ -749,7 +762,8 @@ for policy, (done, _) in runs.items():
         ):
             spans.append(
                 {"policy": policy, "request": f"{number:2d}: {len(got.ids)} tokens", "what": what,
-                 "from": begin, "to": stop, "seconds": stop - begin}
+                 "from": begin, "to": stop, "seconds": stop - begin,
+                 "thick": 3 if what == "waiting" else 13}
             )  # fmt: skip
 spans = pd.DataFrame(spans)
 horizon = spans.to.max()
@@ -766,9 +780,7 @@ def time_line(policy, title):
         x2="to:Q",
         y=alt.Y("request:N", sort=None, title=None),
         color=states,
-        size=alt.Size("what:N", legend=None).scale(
-            domain=["waiting", "prefill", "decode"], range=[3, 13, 13]
-        ),
+        size=alt.Size("thick:Q", legend=None, scale=None),
         tooltip=["request:N", "what:N", alt.Tooltip("seconds:Q", format=".2f")],
     )
     done = runs[policy][0]
@@ -857,14 +869,13 @@ torch.manual_seed(seed)
 torch.set_num_threads(1)  # products this small only lose by being shared
 toy = Decoder(ModelConfig.load("running-gpt")).eval()
 toy.reset_parameters(std=0.2)
-toy_runs = {
-    (heat, k): [
-        speculate(toy, ModelDraft(toy, Sampler(heat)), [7, n], 60, Sampler(1.0, seed=n), (), k)
-        for n in range(4)
-    ]
-    for heat in (0.9, 0.6, 2.0)
-    for k in (1, 2, 4, 8)
-}
+toy_runs = {}
+for heat in (0.9, 0.6, 2.0):
+    draft = ModelDraft(toy, Sampler(heat))
+    for k in (1, 2, 4, 8):
+        toy_runs[heat, k] = [
+            speculate(toy, draft, [n], 60, Sampler(1.0, seed=n), (), k) for n in range(4)
+        ]
 torch.set_num_threads(2)
 
 # %% tags=["hide-input"]
@@ -892,7 +903,7 @@ curve = pd.DataFrame(
     ]
 )
 counted["low"], counted["high"] = (counted.tokens + sign * 2 * counted.error for sign in (-1, 1))
-x = alt.X("k:Q", title="guesses before each pass (k)").scale(domain=[0, 9.5])
+x = alt.X("k:Q", title="guesses before each pass (k)").scale(domain=[0, 9.5]).axis(tickCount=9)
 y = alt.Y("tokens:Q", title="tokens gained by a pass")
 drafts = alt.Color("draft:N", legend=None)
 lines = alt.Chart(curve).mark_line(strokeDash=[5, 3]).encode(x, y, drafts)
@@ -943,7 +954,7 @@ def ask(words):
 TASKS = {
     "repeat it": ask(f"Repeat this sentence three times: {sentence}"),
     "code": tokenizer.encode(
-        "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return a - b\n\n"
+        "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n"
     ),
     "explain it": ask(f"What does this sentence mean? {sentence}"),
 }

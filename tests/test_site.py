@@ -46,6 +46,12 @@ MATHS = """async () => {
   return [sources, document.querySelectorAll("mjx-container").length,
           document.querySelectorAll("mjx-merror").length];
 }"""
+# Colours that are still fading from one to the next are no page: let transitions end first.
+AXE_SETTLED = """async () => {
+  const ends = document.getAnimations().map((moving) => moving.finished.catch(() => {}));
+  await Promise.race([Promise.all(ends), new Promise((done) => setTimeout(done, 1000))]);
+  return axe.run(document, {resultTypes: ["violations"], preload: false});
+}"""
 SCROLL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -126,7 +132,7 @@ def serious(page) -> list[str]:
     """Run axe-core; return what it finds serious or critical."""
     page.add_script_tag(path=str(AXE))
     # Without preload: axe would fetch each style again, and read @import against the wrong folder.
-    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations'], preload: false})")
+    found = page.evaluate(AXE_SETTLED)
     return [
         f"{v['id']}: {v['help']}: {node['html'][:160]}"
         for v in found["violations"]

@@ -61,7 +61,6 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 charts.setup()
 torch.manual_seed(seed)
-torch.set_num_threads(2)
 torch.set_grad_enabled(False)
 sentence = sentence or running()["sentence"]
 
@@ -713,6 +712,7 @@ def train(balance: float) -> Decoder:
     return mixture
 
 
+threads = torch.get_num_threads()
 torch.set_num_threads(1)  # so small that two threads would only wait for each other
 with torch.enable_grad():
     alone, balanced = train(balance=0.0), train(balance=0.2)
@@ -730,7 +730,7 @@ for name, mixture in (
     )
     load = mixture.blocks[1].mlp.routing.load().sort(descending=True)[0]
     loads += [{"router": name, "expert": e + 1, "share": float(v)} for e, v in enumerate(load)]
-torch.set_num_threads(2)
+torch.set_num_threads(threads)
 loads = pd.DataFrame(loads)
 busiest = loads.groupby("router", sort=False).share.max()
 idlest = loads.groupby("router", sort=False).share.min()

@@ -75,6 +75,7 @@ def percent(error):
 
 
 torch.manual_seed(seed)
+threads = torch.get_num_threads()
 torch.set_num_threads(1)  # the models measured here are tiny: a second thread only waits
 config = ModelConfig.load(model)
 length = min(length, config.positions)
@@ -811,7 +812,7 @@ HTML(
 # Both rates of this machine, measured:
 
 # %% tags=["hide-input"]
-torch.set_num_threads(2)
+torch.set_num_threads(threads)
 device = roofline.resolve("auto")
 here = roofline.measure(device, ("float32",), bytes_=2**26)
 charts.prose(

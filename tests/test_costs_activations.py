@@ -18,13 +18,7 @@ from torch.utils.checkpoint import checkpoint
 SHAPES = ((2, 7), (1, 12), (3, 1))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Tiny models: a second thread only waits for the first."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def measured(config: ModelConfig, path: str, shape: tuple[int, int]) -> int:

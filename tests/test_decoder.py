@@ -29,13 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 LENGTH = 17  # longer than the small models' windows
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small are slower with two threads, and far slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small(family: str, attention: str = "sdpa", seed: int = 0) -> Decoder:

@@ -20,14 +20,7 @@ from tokenlife.transformer.generate import (
 )
 from tokenlife.transformer.model import Decoder
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Products this small only lose by being shared between threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 HOT = Sampler(temperature=1.0, top_p=0.95, seed=11)

@@ -22,14 +22,7 @@ from tokenlife.transformer.generate import (
 )
 from tokenlife.transformer.model import Decoder
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Products this small only lose by being shared between threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 HF = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 64}

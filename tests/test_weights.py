@@ -23,13 +23,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.modeling_gguf_pytorch_utils")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small are slower with two threads, and far slower on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 TOLERANCE = 1e-3  # of logits in float32, as the design asks; what is seen is far below

@@ -68,7 +68,6 @@ from tokenlife.transformer.model import Decoder
 from tokenlife.units import format_bytes, format_count, format_time
 
 charts.setup()
-torch.set_num_threads(2)
 device = roofline.resolve(device)
 dtype = "bfloat16" if device.type == "cuda" else "float32"
 width = bytes_of(dtype)
@@ -868,6 +867,7 @@ charts.prose(
 
 # %%
 torch.manual_seed(seed)
+threads = torch.get_num_threads()
 torch.set_num_threads(1)  # products this small only lose by being shared
 toy = Decoder(ModelConfig.load("running-gpt")).eval()
 toy.reset_parameters(std=0.2)
@@ -878,7 +878,7 @@ for heat in (0.9, 0.6, 2.0):
         toy_runs[heat, k] = [
             speculate(toy, draft, [n], 60, Sampler(1.0, seed=n), (), k) for n in range(4)
         ]
-torch.set_num_threads(2)
+torch.set_num_threads(threads)
 
 # %% tags=["hide-input"]
 counted, curve = [], []

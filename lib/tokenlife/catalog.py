@@ -131,6 +131,17 @@ def read_link(name: str) -> dict:
     return dict(links[name])
 
 
+def vocabulary_recipes() -> dict[str, dict]:
+    """Return how each known vocabulary is read, from ``data/vocabularies/vocabularies.toml``.
+
+    Examples
+    --------
+    >>> vocabulary_recipes()["gpt2"]["n_vocab"]
+    50257
+    """
+    return dict(_toml("vocabularies/vocabularies.toml"))
+
+
 def read_accelerator(name: str) -> dict:
     """Read an accelerator of ``data/hardware/accelerators.toml``.
 

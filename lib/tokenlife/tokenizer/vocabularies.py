@@ -8,12 +8,11 @@ is optional; where its package is missing, one line says what to install.
 import base64
 import gzip
 import json
-import tomllib
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from tokenlife.catalog import data_dir
+from tokenlife.catalog import data_dir, vocabulary_recipes
 from tokenlife.tokenizer import hf_json
 from tokenlife.tokenizer.byte_alphabet import to_bytes
 from tokenlife.tokenizer.errors import (
@@ -26,12 +25,6 @@ from tokenlife.tokenizer.pretokenize import pretokenizer
 from tokenlife.tokenizer.tokenizer import Tokenizer
 
 
-@cache
-def _recipes() -> dict[str, dict]:
-    path = data_dir() / "vocabularies" / "vocabularies.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
 def names() -> tuple[str, ...]:
     """List every vocabulary that the book knows, installed or not.
 
@@ -40,7 +33,7 @@ def names() -> tuple[str, ...]:
     >>> names()
     ('book', 'gpt2', 'cl100k', 'o200k', 'llama3', 'qwen', 'deepseek')
     """
-    return tuple(_recipes())
+    return tuple(vocabulary_recipes())
 
 
 def available() -> tuple[str, ...]:
@@ -76,7 +69,7 @@ def describe(name: str) -> dict:
     """
     if name not in names():
         raise UnknownVocabulary(f"no vocabulary {name!r}; known: {', '.join(names())}")
-    return dict(_recipes()[name])
+    return dict(vocabulary_recipes()[name])
 
 
 def locate(name: str, key: str = "file") -> Path:

@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import tokenlife
-from tokenlife.charts import LABELS, ChartError, figure_html, theme
+from tokenlife.charts import ChartError, badge, figure_html, theme
 from tokenlife.provenance import Label
 from tokenlife.publish.site import spine
 
@@ -49,9 +49,7 @@ def visit_provenance(translator, node: provenance) -> None:
 
 def depart_provenance(translator, node: provenance) -> None:
     """Close it, after the label's name."""
-    meaning = translator.encode(LABELS[Label(node["label"])].meaning)
-    tag = f'<span class="provenance-tag {node["label"]}" title="{meaning}">{node["label"]}</span>'
-    translator.body.append(f"{tag}</span>")
+    translator.body.append(f"{badge(node['label'])}</span>")
 
 
 class ChartDirective(SphinxDirective):

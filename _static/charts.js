@@ -19,6 +19,33 @@
     else canvas.removeAttribute("tabindex");
   };
 
+  // A title is the chart's message: on a narrow page it takes as many lines as it needs.
+  function wrap(text, room, font) {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = font;
+    const lines = [];
+    for (const word of [text].flat().join(" ").split(" ")) {
+      const longer = `${lines.at(-1)} ${word}`;
+      if (lines.length && pen.measureText(longer).width <= room) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    return lines;
+  }
+
+  function wrapTitles(spec, canvas) {
+    if (!spec.config?.title) return spec;
+    const { fontSize, fontWeight, subtitleFontSize } = spec.config.title;
+    const room = canvas.clientWidth - 24;
+    const family = getComputedStyle(canvas).fontFamily;
+    for (const part of [spec, ...(spec.layer ?? [])]) {
+      if (!part.title) continue;
+      const title = part.title.text ? part.title : { text: part.title };
+      part.title = { ...title, text: wrap(title.text, room, `${fontWeight} ${fontSize}px ${family}`) };
+      if (title.subtitle) part.title.subtitle = wrap(title.subtitle, room, `${subtitleFontSize}px ${family}`);
+    }
+    return spec;
+  }
+
   // Vega follows the window only, and may measure too early; a sidebar or a fold changes the width too.
   function follow(canvas) {
     let width = canvas.clientWidth;
@@ -36,7 +63,7 @@
     const spec = JSON.parse(figure.querySelector("script").textContent);
     try {
       await load();
-      await window.vegaEmbed(canvas, spec, {
+      await window.vegaEmbed(canvas, wrapTitles(spec, canvas), {
         mode: "vega-lite",
         renderer: "svg",
         actions: false,

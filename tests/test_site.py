@@ -52,6 +52,22 @@ AXE_SETTLED = """async () => {
   await Promise.race([Promise.all(ends), new Promise((done) => setTimeout(done, 1000))]);
   return axe.run(document, {resultTypes: ["violations"], preload: false});
 }"""
+# Titles of charts and captions of tables that do not fit the box they stand in.
+CUT_OFF = """() => {
+  const right = (element) => element.getBoundingClientRect().right;
+  const cut = [];
+  for (const figure of document.querySelectorAll("figure.chart")) {
+    for (const title of figure.querySelectorAll(".role-title text")) {
+      if (right(title) > right(figure) + 1) cut.push(title.textContent);
+    }
+  }
+  for (const box of document.querySelectorAll("div.data-table")) {
+    const words = document.createRange();
+    words.selectNodeContents(box.querySelector("caption"));
+    if (right(words) > right(box) + 1) cut.push(words.toString());
+  }
+  return cut;
+}"""
 SCROLL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -126,6 +142,7 @@ def look(page) -> None:
     sources, typeset, failed = page.evaluate(MATHS)
     assert typeset >= sources and failed == 0
     assert page.evaluate(SCROLL) <= 0, "the page scrolls sideways"
+    assert page.evaluate(CUT_OFF) == []
 
 
 def serious(page) -> list[str]:

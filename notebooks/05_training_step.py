@@ -232,7 +232,11 @@ long = parts.assign(
 order = list(parts.part)
 chart = alt.Chart(long).encode(y=alt.Y("part:N", sort=order, title=None))
 bars = chart.mark_bar(height=20, color=LABELS["measured"].colour).encode(
-    x=alt.X("milliseconds:Q", title="milliseconds"),
+    x=alt.X(
+        "milliseconds:Q",
+        title="milliseconds",
+        scale=alt.Scale(domainMax=1.25 * long.milliseconds.max()),
+    ),
     tooltip=["part:N", alt.Tooltip("milliseconds:Q", format=".2f")],
 )
 least = chart.mark_tick(thickness=3, size=30, color=LABELS["modelled"].colour).encode(
@@ -577,7 +581,7 @@ lines = pd.DataFrame(
 ends = {3: "below all three n-gram models", 0: "above all three n-gram models"}
 ends = ends.get(len(beaten), f"below n = {max(beaten, default=1)}, above n = {len(beaten) + 1}")
 verdict = f"After {curve[-1]['tokens']:,} tokens the transformer ends {ends}"
-x = alt.X("tokens:Q", title="tokens read", axis=alt.Axis(format="~s"))
+x = alt.X("tokens:Q", title="tokens read", axis=alt.Axis(format="~s", tickCount=6))
 y = alt.Y("bits:Q", title="held-out cost (bits per token)", scale=alt.Scale(zero=False))
 learnt = alt.Chart(pd.DataFrame(curve)).mark_line(
     point={"color": PALETTE["orange"]}, color=PALETTE["orange"]
@@ -695,8 +699,8 @@ charts.prose(
     f"And the running sentence? Its {n_ids} tokens after the first take "
     f"{n_ids * math.log2(tokenizer.n_vocab):.0f} bits as plain ids. The model that we trained "
     f"would pay {{measured}}`{spelt_bits:.0f} bits`, the trigram model "
-    f"{{measured}}`{trigram_bits:.0f}`. Shakespeare did not write of bytes: a reader is as good as "
-    "what it has read, and out of its domain it may well pay more than a fixed code."
+    f"{{measured}}`{trigram_bits:.0f}`. Shakespeare did not write of bytes on a wire, and a reader "
+    "is as good as what it has read."
 )
 
 # %% [markdown]

@@ -524,7 +524,11 @@ charts.table(
 # %% tags=["hide-input"]
 for frame, value in ((decodes, "time"), (fine, "model")):
     frame["tokens/s"] = frame.batch / frame[value]
-x = alt.X("time:Q", title="time per output token, seconds").scale(type="log", nice=False)
+x = (
+    alt.X("time:Q", title="time per output token, seconds")
+    .scale(type="log", nice=False)
+    .axis(values=[m * 10.0**e for e in range(-4, 2) for m in (1, 2, 5)])
+)
 y = alt.Y("tokens/s:Q", title="tokens per second, all sequences").scale(type="log", nice=False)
 base = alt.Chart(decodes).encode(x, y, shades)
 order = alt.Order("batch:Q")
@@ -872,7 +876,7 @@ torch.set_num_threads(1)  # products this small only lose by being shared
 toy = Decoder(ModelConfig.load("running-gpt")).eval()
 toy.reset_parameters(std=0.2)
 toy_runs = {}
-for heat in (0.9, 0.6, 2.0):
+for heat in (0.9, 0.75, 0.5):
     draft = ModelDraft(toy, Sampler(heat))
     for k in (1, 2, 4, 8):
         toy_runs[heat, k] = [

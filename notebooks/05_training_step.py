@@ -774,6 +774,7 @@ points["name"] = points.run + ", " + points.on.where(points.label == "published"
 points["name"] = points.name.str.removesuffix(", ")
 points["shown"] = [f"{value:.0%}" for value in points.MFU]
 styles = [LABELS[label] for label in ("published", "measured")]
+key = alt.Legend(direction="vertical")
 dots = alt.Chart(points).encode(
     y=alt.Y("name:N", sort="-x", title=None, axis=alt.Axis(labelLimit=260)),
     x=alt.X("MFU:Q", title="model FLOPs utilisation", axis=alt.Axis(format="%"),
@@ -783,9 +784,9 @@ dots = alt.Chart(points).encode(
 best = points[points.label == "published"].MFU
 alt.layer(
     dots.mark_point(size=90).encode(
-        color=alt.Color("label:N", title=None, scale=alt.Scale(
+        color=alt.Color("label:N", title=None, legend=key, scale=alt.Scale(
             domain=["published", "measured"], range=[style.colour for style in styles])),
-        shape=alt.Shape("label:N", title=None, scale=alt.Scale(
+        shape=alt.Shape("label:N", title=None, legend=key, scale=alt.Scale(
             domain=["published", "measured"], range=[style.shape for style in styles])),
     ),
     dots.mark_text(align="left", dx=9).encode(text="shown:N"),

@@ -10,11 +10,37 @@ References
    workstations", J. Parallel Distrib. Comput. 69(2), 2009.
 """
 
-from tokenlife.collectives.schedule import Schedule, ScheduleError, Send
+import numpy as np
+
+from tokenlife.collectives.registry import Algorithm, register
+from tokenlife.collectives.schedule import LazyRounds, Round, Schedule, ScheduleError
+from tokenlife.collectives.terms import Terms
+
+_SOURCE = "P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009"
+
+
+def _shifts(ranks: int, first: int, *, reduce: bool) -> LazyRounds:
+    """Return n − 1 rounds to the next rank; in round t rank r sends chunk r − first − t."""
+    rank = np.arange(ranks)
+
+    def shift(step: int) -> Round:
+        return Round.columns(rank, (rank + 1) % ranks, (rank - first - step) % ranks, reduce=reduce)
+
+    return LazyRounds(ranks - 1, shift)
+
+
+def ring_reduce_scatter(ranks: int) -> Schedule:
+    """Build the ring reduce-scatter: block r comes past every rank and ends, whole, at rank r."""
+    return Schedule("reduce_scatter", "ring", ranks, ranks, _shifts(ranks, 1, reduce=True))
+
+
+def ring_all_gather(ranks: int) -> Schedule:
+    """Build the ring all-gather: every block travels once around."""
+    return Schedule("all_gather", "ring", ranks, ranks, _shifts(ranks, 0, reduce=False))
 
 
 def ring_all_reduce(ranks: int) -> Schedule:
-    """Build the ring all-reduce.
+    """Build the ring all-reduce: a ring reduce-scatter, then a ring all-gather.
 
     Parameters
     ----------
@@ -29,13 +55,38 @@ def ring_all_reduce(ranks: int) -> Schedule:
     """
     if ranks < 1:
         raise ScheduleError(f"a ring needs at least one rank, not {ranks}")
+    rounds = _shifts(ranks, 1, reduce=True) + _shifts(ranks, 0, reduce=False)
+    return Schedule("all_reduce", "ring", ranks, ranks, rounds)
 
-    def shift(step: int, reduce: bool) -> tuple[Send, ...]:
-        # Chunk c starts at rank c and moves one rank a round; it is whole at rank c − 1.
-        return tuple(
-            Send(rank, (rank + 1) % ranks, (rank - step) % ranks, reduce) for rank in range(ranks)
-        )
 
-    reduce_scatter = [shift(step, reduce=True) for step in range(ranks - 1)]
-    all_gather = [shift(step, reduce=False) for step in range(-1, ranks - 2)]
-    return Schedule("all_reduce", "ring", ranks, ranks, tuple(reduce_scatter + all_gather))
+def _half_terms(ranks, bytes_, reduces: bool) -> Terms:
+    sent = (ranks - 1) / ranks * bytes_
+    return Terms(ranks - 1, sent, sent if reduces else 0 * sent)
+
+
+register(
+    Algorithm(
+        "reduce_scatter",
+        "ring",
+        ring_reduce_scatter,
+        lambda ranks, bytes_: _half_terms(ranks, bytes_, True),
+        "every block passes all ranks and grows; least bytes, most rounds",
+        _SOURCE,
+    ),
+    Algorithm(
+        "all_gather",
+        "ring",
+        ring_all_gather,
+        lambda ranks, bytes_: _half_terms(ranks, bytes_, False),
+        "every block travels once around; least bytes, most rounds",
+        _SOURCE,
+    ),
+    Algorithm(
+        "all_reduce",
+        "ring",
+        ring_all_reduce,
+        lambda ranks, bytes_: _half_terms(ranks, bytes_, True) + _half_terms(ranks, bytes_, False),
+        "reduce-scatter then all-gather around a ring; least bytes, most rounds",
+        _SOURCE,
+    ),
+)

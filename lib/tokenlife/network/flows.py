@@ -81,19 +81,22 @@ def place(
     >>> len(flows), flows[0].bytes_, flows[0].path, flows[0].finish_s
     (4, 1448, (0, 3), 1.2304e-05)
     """
-    sizes = (schedule.chunk_items(items) * item_bytes).tolist()
+    offsets = schedule.chunk_offsets(items) * item_bytes
     flows, now = [], 0.0
-    for sends in schedule.rounds:
+    for index in range(len(schedule.rounds)):
+        src, dst, size, _ = (column.tolist() for column in schedule.messages(index, offsets))
         messages = [
-            (s, topology.path(s.src, s.dst), sizes[s.chunk]) for s in sends if sizes[s.chunk]
+            (pair, topology.path(*pair), bytes_)
+            for pair, bytes_ in zip(zip(src, dst, strict=True), size, strict=True)
+            if bytes_
         ]
         load_bytes = np.zeros(topology.links)
         for _, path, bytes_ in messages:
             load_bytes[list(path)] += packets.frame(bytes_).wire_bytes
         drain_s = 8 * load_bytes / topology.link_bps
         flows += [
-            Flow(s.src, s.dst, path, bytes_, now, now + float(drain_s[list(path)].max()))
-            for s, path, bytes_ in messages
+            Flow(*pair, path, bytes_, now, now + float(drain_s[list(path)].max()))
+            for pair, path, bytes_ in messages
         ]
         now += float(drain_s.max())
     return tuple(flows)

@@ -1,0 +1,134 @@
+"""Every algorithm under its name: how to build it, for how many ranks, and its closed form."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tokenlife.collectives.definitions import definition
+from tokenlife.collectives.schedule import Schedule, ScheduleError
+from tokenlife.collectives.terms import Terms
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to perform one collective.
+
+    Attributes
+    ----------
+    kind, name
+        The collective, and what this way is called.
+    build
+        ``build(ranks, **options)`` returns its :class:`Schedule`; rooted ones take ``root``.
+    terms
+        ``terms(ranks, bytes_, **options)`` returns its :class:`Terms`; takes arrays. Sizes count
+        the whole buffer of one rank. Exact where chunks are equal.
+    says
+        One sentence: how it works, and what it is good at.
+    source
+        Who described it.
+    supports
+        Whether it works for a number of ranks (and options).
+    counts
+        Those numbers in words.
+    options
+        Keywords of ``build`` and their defaults.
+    once
+        Whether no node is ever given the same chunk twice.
+    """
+
+    kind: str
+    name: str
+    build: Callable[..., Schedule]
+    terms: Callable[..., Terms]
+    says: str
+    source: str
+    supports: Callable[..., bool] = lambda ranks, **options: True
+    counts: str = "any number of ranks"
+    options: dict[str, int] = field(default_factory=dict)
+    once: bool = True
+
+
+_REGISTRY: dict[tuple[str, str], Algorithm] = {}
+
+
+def register(*algorithms: Algorithm) -> None:
+    """Add algorithms; called once by each module that brings some."""
+    for algorithm in algorithms:
+        definition(algorithm.kind)
+        _REGISTRY[algorithm.kind, algorithm.name] = algorithm
+
+
+def algorithms(kind: str | None = None, ranks: int | None = None) -> list[Algorithm]:
+    """Return the algorithms for a collective, for a number of ranks, or all.
+
+    Examples
+    --------
+    >>> "ring" in [a.name for a in algorithms("all_reduce", ranks=5)]
+    True
+    """
+    if kind is not None:
+        definition(kind)
+    return [
+        a
+        for a in _REGISTRY.values()
+        if kind in (None, a.kind) and (ranks is None or a.supports(ranks, **a.options))
+    ]
+
+
+def algorithm(kind: str, name: str) -> Algorithm:
+    """Return one algorithm.
+
+    Raises
+    ------
+    ScheduleError
+        If there is none of that name; the message names those there are.
+    """
+    definition(kind)
+    if (kind, name) not in _REGISTRY:
+        known = ", ".join(a.name for a in algorithms(kind))
+        raise ScheduleError(f"no algorithm {name!r} for {kind}; known: {known}")
+    return _REGISTRY[kind, name]
+
+
+def build(kind: str, name: str, ranks: int, **options) -> Schedule:
+    """Build a schedule by name.
+
+    Parameters
+    ----------
+    kind, name
+        The collective and the algorithm.
+    ranks
+        Size of the group, at least 1.
+    **options
+        Of the algorithm, like ``root=2`` or ``pieces=8``.
+
+    Raises
+    ------
+    ScheduleError
+        If the algorithm is unknown, takes no such option, or does not work for so many ranks; the
+        message names the algorithms that do.
+
+    Examples
+    --------
+    >>> len(build("all_reduce", "ring", 4).rounds)
+    6
+    """
+    chosen = algorithm(kind, name)
+    if ranks < 1:
+        raise ScheduleError(f"a group needs at least one rank, not {ranks}")
+    allowed = set(chosen.options) | ({"root"} if definition(kind).rooted else set())
+    if unknown := set(options) - allowed:
+        takes = f"it takes {', '.join(sorted(allowed))}" if allowed else "it takes none"
+        raise ScheduleError(f"{name} {kind} has no option {sorted(unknown)[0]!r}; {takes}")
+    for option, value in options.items():
+        if option == "root":
+            if not 0 <= value < ranks:
+                raise ScheduleError(f"root {value} is not among the ranks 0 to {ranks - 1}")
+        elif value < 1:
+            raise ScheduleError(f"{option} must be at least 1, not {value}")
+    asked = {**chosen.options, **options}
+    if not chosen.supports(ranks, **{name: asked[name] for name in chosen.options}):
+        able = ", ".join(a.name for a in algorithms(kind, ranks)) or "none"
+        raise ScheduleError(
+            f"{name} {kind} needs {chosen.counts}, not {ranks}; for {ranks} ranks: {able}"
+        )
+    return chosen.build(ranks, **asked)

@@ -16,6 +16,17 @@ import numpy as np
 from tokenlife.collectives.schedule import Schedule, ScheduleError
 
 
+# Who holds what, as functions of (ranks, root); shape (ranks, blocks of the whole group).
+HOLDERS: dict[str, Callable[[int, int], np.ndarray]] = {
+    "the root": lambda ranks, root: np.arange(ranks)[:, None] == root,
+    "the next rank": lambda ranks, root: np.arange(ranks)[:, None] == (root + 1) % ranks,
+    "everyone": lambda ranks, root: np.ones((ranks, 1), bool),
+    "its own": lambda ranks, root: np.eye(ranks, dtype=bool),
+    "its row": lambda ranks, root: np.repeat(np.eye(ranks, dtype=bool), ranks, axis=1),
+    "its column": lambda ranks, root: np.tile(np.eye(ranks, dtype=bool), ranks),
+}
+
+
 @dataclass(frozen=True)
 class Definition:
     """One collective.
@@ -24,146 +35,55 @@ class Definition:
     ----------
     kind
         Its name, as in ``CommOp.kind``.
-    blocks
-        Blocks of the buffer of one rank, for a number of ranks.
-    before, after
-        Functions of (ranks, root) that return who holds what; shape (ranks, blocks), for an
-        all-to-all (ranks, ranks · blocks).
-    rooted
-        Whether one rank is special.
+    per_rank
+        Whether the buffer of a rank has one block for each rank, or is one block.
+    holds_before, holds_after
+        Keys of :data:`HOLDERS`.
     says
         One sentence.
     """
 
     kind: str
-    blocks: Callable[[int], int]
-    before: Callable[[int, int], np.ndarray]
-    after: Callable[[int, int], np.ndarray]
-    rooted: bool
+    per_rank: bool
+    holds_before: str
+    holds_after: str
     says: str
 
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is special."""
+        return "the root" in (self.holds_before, self.holds_after)
 
-def _one(ranks: int) -> int:
-    return 1
+    def blocks(self, ranks: int) -> int:
+        """Return the blocks of the buffer of one rank."""
+        return ranks if self.per_rank else 1
 
+    def before(self, ranks: int, root: int = 0) -> np.ndarray:
+        """Return who holds which block before; shape (ranks, blocks), in an all-to-all blocks²."""
+        return self._holds(self.holds_before, ranks, root)
 
-def _each(ranks: int) -> int:
-    return ranks
+    def after(self, ranks: int, root: int = 0) -> np.ndarray:
+        """Return who must hold which block after; the same shape."""
+        return self._holds(self.holds_after, ranks, root)
 
-
-def _everyone(blocks: Callable[[int], int]):
-    return lambda ranks, root: np.ones((ranks, blocks(ranks)), bool)
-
-
-def _at(root_of: Callable[[int, int], int], blocks: Callable[[int], int]):
-    def holds(ranks: int, root: int) -> np.ndarray:
-        mask = np.zeros((ranks, blocks(ranks)), bool)
-        mask[root_of(ranks, root)] = True
-        return mask
-
-    return holds
-
-
-def _own(ranks: int, root: int) -> np.ndarray:
-    return np.eye(ranks, dtype=bool)
+    def _holds(self, who: str, ranks: int, root: int) -> np.ndarray:
+        mask = HOLDERS[who](ranks, root)
+        return np.repeat(mask, self.blocks(ranks), axis=1) if mask.shape[1] == 1 else mask
 
 
-def _rows(ranks: int, root: int) -> np.ndarray:
-    return np.repeat(np.eye(ranks, dtype=bool), ranks, axis=1)
-
-
-def _columns(ranks: int, root: int) -> np.ndarray:
-    return np.tile(np.eye(ranks, dtype=bool), ranks)
-
-
-_at_root = lambda blocks: _at(lambda ranks, root: root, blocks)  # noqa: E731
-_at_peer = _at(lambda ranks, root: (root + 1) % ranks, _one)
-
-DEFINITIONS = {
-    d.kind: d
-    for d in (
-        Definition(
-            "broadcast",
-            _one,
-            _at_root(_one),
-            _everyone(_one),
-            True,
-            "the root's buffer reaches every rank",
-        ),
-        Definition(
-            "scatter",
-            _each,
-            _at_root(_each),
-            _own,
-            True,
-            "the root hands block r to rank r",
-        ),
-        Definition(
-            "gather",
-            _each,
-            _own,
-            _at_root(_each),
-            True,
-            "rank r's block r reaches the root",
-        ),
-        Definition(
-            "all_gather",
-            _each,
-            _own,
-            _everyone(_each),
-            False,
-            "rank r's block r reaches every rank",
-        ),
-        Definition(
-            "reduce",
-            _one,
-            _everyone(_one),
-            _at_root(_one),
-            True,
-            "the sum of all buffers reaches the root",
-        ),
-        Definition(
-            "reduce_scatter",
-            _each,
-            _everyone(_each),
-            _own,
-            False,
-            "the sum of all block r reaches rank r",
-        ),
-        Definition(
-            "all_reduce",
-            _one,
-            _everyone(_one),
-            _everyone(_one),
-            False,
-            "the sum of all buffers reaches every rank",
-        ),
-        Definition(
-            "all_to_all",
-            _each,
-            _rows,
-            _columns,
-            False,
-            "rank i's block j reaches rank j, for all i and j",
-        ),
-        Definition(
-            "barrier",
-            _one,
-            _everyone(_one),
-            _everyone(_one),
-            False,
-            "no rank leaves before every rank has come",
-        ),
-        Definition(
-            "send",
-            _one,
-            _at_root(_one),
-            _at_peer,
-            True,
-            "the root's buffer reaches the next rank",
-        ),
-    )
-}
+_ALL = (
+    Definition("broadcast", False, "the root", "everyone", "the root's buffer reaches every rank"),
+    Definition("scatter", True, "the root", "its own", "the root hands block r to rank r"),
+    Definition("gather", True, "its own", "the root", "block r of rank r reaches the root"),
+    Definition("all_gather", True, "its own", "everyone", "block r of rank r reaches every rank"),
+    Definition("reduce", False, "everyone", "the root", "the sum of all buffers reaches the root"),
+    Definition("reduce_scatter", True, "everyone", "its own", "the sum of blocks r reaches rank r"),
+    Definition("all_reduce", False, "everyone", "everyone", "the sum of all reaches every rank"),
+    Definition("all_to_all", True, "its row", "its column", "block j of rank i reaches rank j"),
+    Definition("barrier", False, "everyone", "everyone", "no rank leaves before all have come"),
+    Definition("send", False, "the root", "the next rank", "the root's buffer reaches the next"),
+)
+DEFINITIONS = {d.kind: d for d in _ALL}
 
 
 def definition(kind: str) -> Definition:
@@ -197,7 +117,7 @@ def holds(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
     what = definition(schedule.kind)
     masks = [f(schedule.ranks, schedule.root) for f in (what.before, what.after)]
     repeat = schedule.chunks / masks[0].shape[1]
-    if repeat != int(repeat) or (what.blocks is _each and schedule.blocks != schedule.ranks):
+    if repeat != int(repeat) or (what.per_rank and schedule.blocks != schedule.ranks):
         raise ScheduleError(
             f"{schedule.algorithm} cuts a {schedule.kind} into {schedule.blocks} blocks; "
             f"its definition has {what.blocks(schedule.ranks)}"

@@ -15,7 +15,6 @@ import numpy as np
 
 from tokenlife.collectives.schedule import Schedule, ScheduleError
 
-
 # Who holds what, as functions of (ranks, root); shape (ranks, blocks of the whole group).
 HOLDERS: dict[str, Callable[[int, int], np.ndarray]] = {
     "the root": lambda ranks, root: np.arange(ranks)[:, None] == root,

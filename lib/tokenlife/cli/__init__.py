@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tokenlife import __version__
 from tokenlife.errors import TokenlifeError
 
-COMMANDS = ("tokens", "model", "trace")
+COMMANDS = ("tokens", "model", "collective", "trace")
 
 
 @dataclass(frozen=True)

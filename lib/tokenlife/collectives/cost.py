@@ -226,6 +226,8 @@ def price_grid(
     [1.512e-06, 3.768e-06]
     """
     sizes = np.asarray(sizes)
+    if np.min(ranks) < 1 or np.min(sizes) < 0:
+        raise ScheduleError("a grid needs at least one rank, and no size below zero")
     parts = []
     for each in chosen or algorithms(kind):
         able = np.array([n for n in ranks if each.supports(n, **each.options)], dtype=np.int64)

@@ -1,0 +1,1 @@
+"""The book's schedules and traces in the formats of other simulators."""

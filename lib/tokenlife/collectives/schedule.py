@@ -125,7 +125,7 @@ class Schedule:
     Attributes
     ----------
     kind
-        The collective, a key of :data:`~tokenlife.collectives.definitions.DEFINITIONS`.
+        The collective, a key of ``DEFINITIONS``.
     algorithm
         Its name.
     ranks

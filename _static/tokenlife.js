@@ -165,7 +165,7 @@
     show();
   }
 
-  globalThis.tokenlife = { count, si };
+  globalThis.tokenlife = { ...globalThis.tokenlife, count, si };
   if (typeof document !== "undefined") {
     document.addEventListener("DOMContentLoaded", () => {
       document.querySelectorAll("[data-calculator]").forEach(calculator);

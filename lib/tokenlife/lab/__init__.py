@@ -1,0 +1,8 @@
+"""The lab: a cluster on one machine, where schedules are sent for real and counted."""
+
+from tokenlife.lab.cluster import LabError, LabWarning, VirtualCluster
+from tokenlife.lab.job import Job
+from tokenlife.lab.launch import Team, run
+from tokenlife.lab.result import Figures, Result
+
+__all__ = ["Figures", "Job", "LabError", "LabWarning", "Result", "Team", "VirtualCluster", "run"]

@@ -1,0 +1,269 @@
+"""Who performs a collective: our schedules message by message, or a library's own.
+
+An engine is a function of a :class:`~tokenlife.lab.job.Job` that returns a :class:`Prepared`. Ours
+plays any schedule over point-to-point calls. The sends of a round between two ranks are one
+message, cut into segments. A segment leaves as soon as what it is made of has arrived, so segments
+flow through the rounds one behind the other, and adding one hides behind receiving the next.
+
+What gloo adds on the wire: a header of 48 bytes with each message, and a notice of 48 bytes from
+the receiver that it is ready (and one from the sender, if it was ready first).
+
+Left out: algorithms that add in switches.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tokenlife.collectives.schedule import Schedule
+from tokenlife.lab.cluster import LabError
+from tokenlife.lab.job import ITEM_BYTES, Job, extent
+
+SEGMENT_BYTES = 1 << 18
+MOST_SEGMENTS = 16
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A collective ready to run.
+
+    Attributes
+    ----------
+    reset
+        Fill the buffers; not timed.
+    run
+        Perform the collective once.
+    result
+        Return what the rank ended with, to be compared with ``Job.end``.
+    """
+
+    reset: Callable[[], None]
+    run: Callable[[], None]
+    result: Callable[[], torch.Tensor]
+
+
+@dataclass
+class _Part:
+    """One segment of one message of this rank: where it lies, or is to lie."""
+
+    peer: int
+    views: list[torch.Tensor]
+    spans: list[tuple[int, int]]
+    reduce: list[bool]
+    buffer: torch.Tensor | None = None  # None: straight from, or to, its one view
+
+
+@dataclass
+class _Round:
+    """This rank's part in a round.
+
+    ``clash``: what arrives belongs where something still leaves from. ``release``: the sends of the
+    next round, by the receive they wait for.
+    """
+
+    sends: list[_Part]
+    receives: list[_Part]
+    clash: bool = False
+    release: list[list[_Part]] | None = None
+
+
+def ours(job: Job, rank: int, ranks: int) -> Prepared:
+    """Prepare a schedule over point-to-point calls."""
+    schedule = job.schedule(ranks)
+    if schedule.counts is not None:
+        raise LabError("the lab plays even all-to-alls only")
+    offsets = schedule.chunk_offsets(job.items)
+    held = torch.zeros(int(offsets[-1]))
+    rounds = _rounds(schedule, offsets, held, rank)
+    mine = torch.from_numpy(extent(schedule, job.items, rank))
+    first, last = (int(mine[0]), int(mine[-1]) + 1) if len(mine) else (0, 0)
+    row = slice(rank * job.items, (rank + 1) * job.items)
+    start = torch.from_numpy(job.start(rank, ranks))
+
+    def reset():
+        (held[row] if job.kind == "all_to_all" else held).copy_(start)
+
+    def result():
+        return held[first:last] if last - first == len(mine) else held[mine]
+
+    return Prepared(reset, lambda: _play(rounds), result)
+
+
+def _rounds(schedule: Schedule, offsets, held, rank: int) -> list[_Round]:
+    """Cut every message of this rank into segments."""
+    sizes = [schedule.messages(i, offsets)[2].max(initial=0) for i in range(len(schedule.rounds))]
+    largest = int(max(sizes, default=0)) * ITEM_BYTES
+    segments = min(MOST_SEGMENTS, max(1, largest // SEGMENT_BYTES))
+    rounds = []
+    for sends in schedule.rounds:
+        pair = [], []
+        for side, (own, other) in enumerate(((sends.src, sends.dst), (sends.dst, sends.src))):
+            for peer in np.unique(other[own == rank]).tolist():
+                rows = np.flatnonzero((own == rank) & (other == peer))
+                runs = _runs(sends, rows, offsets)
+                for s in range(segments):
+                    spans = [(a + (b - a) * s // segments, a + (b - a) * (s + 1) // segments)
+                             for a, b, _ in runs]  # fmt: skip
+                    if sum(b - a for a, b in spans):
+                        views = [held[a:b] for a, b in spans]
+                        part = _Part(peer, views, spans, [reduce for *_, reduce in runs])
+                        pair[side].append(part)
+        rounds.append(_Round(*pair))
+    for before, this in zip([_Round([], []), *rounds], rounds, strict=False):
+        near = [*before.sends, *before.receives, *this.sends]
+        for part in this.sends:
+            part.buffer = None if len(part.views) == 1 else torch.empty(sum(map(len, part.views)))
+        for part in this.receives:
+            direct = len(part.views) == 1 and not part.reduce[0] and not _meet(part, near)
+            part.buffer = None if direct else torch.empty(sum(map(len, part.views)))
+        this.clash = any(_meet(p, this.sends) for p in this.receives)
+        before.release = _released(this.sends, before.receives)
+    if rounds:
+        rounds[-1].release = _released([], rounds[-1].receives)
+    return rounds
+
+
+def _runs(sends, rows, offsets) -> list[list]:
+    """Join neighbouring chunks of one message: [first item, end, reduce]."""
+    runs = []
+    for row in rows:
+        chunk, count = int(sends.chunk[row]), int(sends.count[row])
+        first, end, reduce = (
+            int(offsets[chunk]),
+            int(offsets[chunk + count]),
+            bool(sends.reduce[row]),
+        )
+        if runs and runs[-1][1] == first and runs[-1][2] == reduce:
+            runs[-1][1] = end
+        else:
+            runs.append([first, end, reduce])
+    return runs
+
+
+def _meet(part: _Part, others: list[_Part]) -> bool:
+    return any(a < d and c < b for a, b in part.spans for o in others for c, d in o.spans)
+
+
+def _send(part: _Part):
+    data = part.views[0]
+    if part.buffer is not None:
+        data = torch.cat(part.views, out=part.buffer)
+    return dist.isend(data, part.peer)
+
+
+def _receive(part: _Part):
+    return dist.irecv(part.views[0] if part.buffer is None else part.buffer, part.peer)
+
+
+def _settle(part: _Part) -> None:
+    """Put what was received where it belongs."""
+    if part.buffer is not None:
+        sizes = [len(view) for view in part.views]
+        for view, data, reduce in zip(
+            part.views, part.buffer.split(sizes), part.reduce, strict=True
+        ):
+            view.add_(data) if reduce else view.copy_(data)
+
+
+def _released(sends: list[_Part], receives: list[_Part]) -> list[list[_Part]]:
+    """Sort the sends of a round by the receive of the round before that each has to wait for.
+
+    Entry 0 waits for none, entry k for receive k − 1. Sends to one peer keep their order: they are
+    matched with its receives by order alone.
+    """
+    after, latest = [[] for _ in range(len(receives) + 1)], {}
+    for part in sends:
+        met = [k for k, received in enumerate(receives, 1) if _meet(part, [received])]
+        latest[part.peer] = max([latest.get(part.peer, 0), *met])
+        after[latest[part.peer]].append(part)
+    return after
+
+
+def _play(rounds: list[_Round]) -> None:
+    """Play the rounds: receives stand ready one round ahead, sends leave as soon as they may."""
+    coming = [_receive(p) for p in rounds[0].receives] if rounds else []
+    leaving = [_send(p) for p in rounds[0].sends] if rounds else []
+    for this, following in zip(rounds, [*rounds[1:], None], strict=True):
+        ahead = [_receive(p) for p in following.receives] if following else []
+        if this.clash:
+            _wait(leaving)
+        onward = [_send(p) for p in this.release[0]]
+        for work, part, freed in zip(coming, this.receives, this.release[1:], strict=True):
+            work.wait()
+            _settle(part)
+            onward += [_send(p) for p in freed]
+        if not this.clash:
+            _wait(leaving)
+        coming, leaving = ahead, onward
+    _wait(leaving)
+
+
+def _wait(works) -> None:
+    for work in works:
+        work.wait()
+
+
+def gloo(job: Job, rank: int, ranks: int) -> Prepared:
+    """Prepare the collective that ``torch.distributed`` itself performs."""
+    return _library(job, rank, ranks, "cpu")
+
+
+def nccl(job: Job, rank: int, ranks: int) -> Prepared:
+    """Prepare NCCL's collective, one GPU for each rank."""
+    if torch.cuda.device_count() < max(ranks, 2):
+        raise LabError(
+            f"nccl needs a GPU for each of at least 2 ranks, not {torch.cuda.device_count()}"
+        )
+    return _library(job, rank, ranks, f"cuda:{rank % torch.cuda.device_count()}")
+
+
+def _library(job: Job, rank: int, ranks: int, device: str) -> Prepared:
+    cut = job.kind in ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")
+    if cut and job.items % ranks:
+        raise LabError(
+            f"{job.engine}'s {job.kind} needs equal blocks: bytes must divide by {ITEM_BYTES * ranks}"
+        )
+    start = torch.from_numpy(job.start(rank, ranks)).to(device)
+    whole, out = torch.empty_like(start), torch.empty_like(start)
+    block = whole.chunk(ranks)[rank] if cut else whole
+    part, root = out[: len(block)], job.root
+    peer = (root + 1) % ranks
+
+    def send():
+        if ranks > 1 and rank in (root, peer):
+            dist.send(whole, peer) if rank == root else dist.recv(whole, root)
+
+    def gather():
+        dist.gather(block, list(out.chunk(ranks)) if rank == root else None, root)
+
+    def scatter():
+        dist.scatter(part, list(whole.chunk(ranks)) if rank == root else None, root)
+
+    calls = {
+        "broadcast": (lambda: dist.broadcast(whole, root), whole),
+        "scatter": (scatter, part),
+        "gather": (gather, out),
+        "all_gather": (lambda: dist.all_gather_into_tensor(out, block.contiguous()), out),
+        "reduce": (lambda: dist.reduce(whole, root), whole),
+        "reduce_scatter": (lambda: dist.reduce_scatter_tensor(part, whole), part),
+        "all_reduce": (lambda: dist.all_reduce(whole), whole),
+        "all_to_all": (lambda: dist.all_to_all_single(out, whole), out),
+        "barrier": (dist.barrier, None),
+        "send": (send, whole),
+    }
+    call, result = calls[job.kind]
+    due = len(job.end(rank, ranks))
+    if result is None:  # a barrier carries nothing
+        ended = lambda: torch.from_numpy(job.end(rank, ranks))  # noqa: E731
+    else:
+        ended = lambda: result[:due].cpu()  # noqa: E731
+
+    def run():
+        call()
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    return Prepared(lambda: whole.copy_(start), run, ended)

@@ -1,0 +1,207 @@
+"""What a run of the lab measured, beside what the schedule and the link say it should.
+
+The model: a round lasts α and as long as the busiest end of a link takes at its rate, frames,
+headers and acknowledgements included; a token bucket lets one burst pass for nothing. α is measured
+in the same session. An acknowledgement leaves for every second segment that comes.
+
+Left out: rounds that overlap, adding, and the processors that the ranks share. Without a held rate
+there is no modelled time: fit one (:mod:`tokenlife.lab.fit`).
+"""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from tokenlife.collectives.schedule import Schedule
+from tokenlife.lab.job import ITEM_BYTES, Job
+from tokenlife.wire import tcp_over_ethernet
+from tokenlife.wire.framing import FRAME_CHECK
+
+GLOO_HEADER = 48  # bytes: before each message, and as a notice that its receiver is ready
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Measured or modelled figures of one collective.
+
+    Attributes
+    ----------
+    bytes_sent_per_rank
+        Payload that each rank sends; measured, it holds the library's own headers.
+    wire_bytes_per_rank
+        Frames that leave each rank's interface, from the Ethernet header to the end of the payload,
+        acknowledgements included.
+    time_s
+        From the start of the last rank to the end of the last; measured, the median; None where
+        there is no model.
+    times
+        All repeats.
+    """
+
+    bytes_sent_per_rank: list[int]
+    wire_bytes_per_rank: list[int]
+    time_s: float | None
+    times: list[float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One job done.
+
+    Attributes
+    ----------
+    job, algorithm
+        What was asked, and the schedule it is compared with.
+    ranks, place, rate, delay, mtu, offload
+        The cluster: ``place`` is ``namespaces``, ``loopback`` or ``hosts``.
+    measured, modelled
+        :class:`Figures`.
+    overheads
+        By name, a list with an entry for each rank: ``library`` (payload above the schedule's),
+        ``modelled_library``, ``messages``, and what the sockets counted.
+    captures
+        Counts by name for each rank, as :meth:`~tokenlife.wire.TcpFrames.count`; or empty.
+    machine
+        As :func:`tokenlife.provenance.machine`.
+    """
+
+    job: Job
+    algorithm: str
+    ranks: int
+    place: str
+    rate: float | None
+    delay: float | None
+    mtu: int
+    offload: bool
+    measured: Figures
+    modelled: Figures
+    overheads: dict[str, list[int]]
+    captures: list[dict[str, int]]
+    machine: dict
+
+    @property
+    def engine(self) -> str:
+        """Who performed it."""
+        return self.job.engine
+
+    def to_dict(self) -> dict:
+        """Return plain values, for JSON."""
+        return {**asdict(self), "engine": self.engine, "label": "measured"}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a schedule puts on the links; arrays of shape (rounds, ranks)."""
+
+    sent: np.ndarray
+    messages_out: np.ndarray
+    messages_in: np.ndarray
+    frames_out: np.ndarray
+    frames_in: np.ndarray
+    acknowledgements_out: np.ndarray
+    acknowledgements_in: np.ndarray
+
+
+def traffic(schedule: Schedule, items: int, mtu: int, header: int = GLOO_HEADER) -> Traffic:
+    """Frame every message of a schedule.
+
+    Parameters
+    ----------
+    schedule
+        Without switches.
+    items
+        Of one rank's buffer, float32.
+    mtu
+        Largest IP packet.
+    header
+        Bytes that the library puts before each message, and sends back as a notice.
+    """
+    shape = (len(schedule.rounds), schedule.ranks)
+    columns = [np.zeros(shape, np.int64) for _ in range(7)]
+    sent, out, into, frames_out, frames_in, acks_out, acks_in = columns
+    packets = tcp_over_ethernet(mtu)
+    offsets = schedule.chunk_offsets(items) * ITEM_BYTES
+    for index in range(shape[0]):
+        for src, dst, size, _ in zip(*schedule.messages(index, offsets), strict=True):
+            if size == 0:
+                continue
+            framing = packets.frame(int(size) + header)
+            bytes_ = framing.frame_bytes - framing.packets * FRAME_CHECK
+            # A frame on a virtual link is not padded to Ethernet's least.
+            ack = framing.acknowledgements * (packets.overhead_per_packet - FRAME_CHECK)
+            notice = packets.overhead_per_packet - FRAME_CHECK + header if header else 0
+            for table, rank, value in (
+                (sent, src, size),
+                (out, src, 1),
+                (into, dst, 1),
+                (frames_out, src, bytes_),
+                (frames_out, dst, notice),
+                (frames_in, dst, bytes_),
+                (frames_in, src, notice),
+                (acks_out, dst, ack),
+                (acks_in, src, ack),
+            ):
+                table[index, rank] += value
+    return Traffic(*columns)
+
+
+def modelled(
+    schedule, job: Job, cluster, alpha_s: float | None, header: int
+) -> tuple[Figures, dict]:
+    """Return what a schedule should do on a cluster, and the library's part by name."""
+    flow = traffic(schedule, job.items, cluster.mtu, header)
+    leaving = flow.frames_out + flow.acknowledgements_out
+    arriving = flow.frames_in + flow.acknowledgements_in
+    time_s = None
+    if cluster.rate and alpha_s is not None:
+        busiest = np.maximum(leaving, arriving).max(axis=1, initial=0)
+        bits = 8 * max(0, busiest.sum() - (cluster.burst if len(busiest) else 0))
+        time_s = float(len(busiest) * alpha_s + bits / cluster.rate)
+    messages = (flow.messages_out + flow.messages_in).sum(axis=0)
+    figures = Figures(
+        flow.sent.sum(axis=0).tolist(), leaving.sum(axis=0).tolist(), time_s, [time_s]
+    )
+    names = {
+        "messages_sent": flow.messages_out.sum(axis=0).tolist(),
+        "messages_received": flow.messages_in.sum(axis=0).tolist(),
+        "modelled_library": (header * messages).tolist(),
+    }
+    return figures, names
+
+
+def assemble(job: Job, cluster, found: list[dict], alpha_s: float | None, machine: dict) -> Result:
+    """Join what the ranks found into a result."""
+    schedule = job.schedule(cluster.ranks)
+    figures, names = modelled(schedule, job, cluster, alpha_s, GLOO_HEADER)
+    sockets = [f["sockets"] for f in found]
+    payload = [s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets]
+    if cluster.place == "namespaces":
+        wire = [f["interface"]["bytes"] for f in found]
+    else:  # the loopback interface is everybody's: every segment's headers, by the sockets' count
+        overhead = tcp_over_ethernet(cluster.mtu).overhead_per_packet - FRAME_CHECK
+        wire = [s["bytes_sent"] + s["segments"] * overhead for s in sockets]
+    start, end = (np.array([f[edge] for f in found]) for edge in ("start", "end"))
+    # Hosts share no clock: there each rank counts from its own start.
+    shared = cluster.place != "hosts"
+    times = end.max(axis=0) - start.max(axis=0) if shared else (end - start).max(axis=0)
+    return Result(
+        job,
+        schedule.algorithm,
+        cluster.ranks,
+        cluster.place,
+        cluster.rate,
+        cluster.delay,
+        cluster.mtu,
+        cluster.offload,
+        Figures(payload, wire, float(np.median(times)), times.tolist()),
+        figures,
+        {
+            "library": [p - m for p, m in zip(payload, figures.bytes_sent_per_rank, strict=True)],
+            **names,
+            "retransmitted": [s["bytes_retransmitted"] for s in sockets],
+            "data_segments": [s["data_segments"] for s in sockets],
+            "acknowledgements": [s["segments"] - s["data_segments"] for s in sockets],
+        },
+        [f["capture"] for f in found if "capture" in f],
+        machine,
+    )

@@ -1,0 +1,236 @@
+"""One rank of the lab: meets the others, runs the jobs it is sent, reports times and counters.
+
+Importing PyTorch costs seconds, so the lab does it once: this program imports it, forks one process
+for each rank, and each of them moves into its network namespace. The ranks then read jobs, a JSON
+line each, until their standard input ends; they end with it, whatever they are doing.
+
+Under ``torchrun`` (``torchrun … -m tokenlife.lab.worker jobs.json out.json``) each rank is started
+for itself, on one host or many, and rank 0 writes the results.
+
+All ranks start a run at one moment that they agreed on, on a clock they share; over several hosts
+there is no such clock, and a rank then counts from its own start.
+"""
+
+import contextlib
+import datetime
+import json
+import multiprocessing
+import os
+import select
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from tokenlife.errors import TokenlifeError
+from tokenlife.lab import engines, meter
+from tokenlife.lab.job import Job
+from tokenlife.lab.namespace import join
+from tokenlife.wire import TcpFrames, write_pcap
+
+SLACK_S = 2e-3  # between agreeing on a start and starting
+SETTLE_S = 0.06  # a delayed acknowledgement takes up to 40 ms
+
+
+def measure(job: Job, prepared: engines.Prepared, agree, where: dict) -> dict:
+    """Run one job on this rank.
+
+    Parameters
+    ----------
+    job
+        What to do.
+    prepared
+        By an engine.
+    agree
+        Called with seconds, returns a moment so much later, the same on all ranks.
+    where
+        ``rank``, ``ranks``, ``interface``, ``delay`` (s or None), ``port`` (not to be counted).
+
+    Returns
+    -------
+    dict
+        ``start`` and ``end`` of each repeat, ``right``, and what one more run sent: ``sockets``,
+        ``interface`` and, where asked for, ``capture``.
+    """
+    start, end = [], []
+    pause = SLACK_S + 4 * (where["delay"] or 0)
+    for number in range(job.warmup + job.repeats):
+        prepared.reset()
+        time.sleep(max(0.0, agree(pause) - time.monotonic()))
+        begin = time.monotonic()
+        prepared.run()
+        if number >= job.warmup:
+            start.append(begin)
+            end.append(time.monotonic())
+    counted = _count(job, prepared, agree, where)
+    right = bool(
+        torch.equal(prepared.result(), torch.from_numpy(job.end(where["rank"], where["ranks"])))
+    )
+    return {"start": start, "end": end, "right": right, **counted}
+
+
+def _count(job: Job, prepared: engines.Prepared, agree, where: dict) -> dict:
+    """Run once more between two readings of the counters, with time for the last to arrive."""
+    calm = SETTLE_S + 4 * (where["delay"] or 0)
+    prepared.reset()
+    go = agree(2 * calm)
+    time.sleep(max(0.0, go - calm / 2 - time.monotonic()))
+    capturing = contextlib.nullcontext()
+    if job.capture:
+        full = isinstance(job.capture, str)
+        capturing = meter.Capture(where["interface"], *((2048, 1 << 15) if full else ()))
+    with capturing as capture:
+        before = meter.sockets(where["port"]), meter.interface(where["interface"])
+        time.sleep(max(0.0, go - time.monotonic()))
+        prepared.run()
+        # What has been handed to the kernel may still wait there: the last to arrive decides.
+        time.sleep(max(0.0, agree(calm) - time.monotonic()))
+        after = meter.sockets(where["port"]), meter.interface(where["interface"])
+        found = {
+            "sockets": meter.difference(after[0], before[0]),
+            "interface": meter.difference(after[1], before[1]),
+        }
+        if capture:
+            frames, lengths, times_s, sent, dropped = capture.read()
+            found["capture"] = TcpFrames.read(frames[sent], lengths[sent]).count()
+            found["capture"]["dropped"] = dropped
+            if isinstance(job.capture, str):
+                path = Path(job.capture, f"rank{where['rank']}.pcap")
+                write_pcap(path, frames, lengths, times_s)
+    return found
+
+
+class SharedClock:
+    """A moment that processes of one machine agree on, without a word on the network.
+
+    Made before the ranks are forked; ``clock(rank)`` is what :func:`measure` calls ``agree``.
+    """
+
+    def __init__(self, ranks: int, watchdog: float):
+        fork = multiprocessing.get_context("fork")
+        self.moments, self.meeting = fork.Array("d", ranks), fork.Barrier(ranks, timeout=watchdog)
+
+    def __call__(self, rank: int):
+        def agree(seconds: float) -> float:
+            self.moments[rank] = time.monotonic() + seconds
+            self.meeting.wait()
+            moment = max(self.moments)
+            self.meeting.wait()
+            return moment
+
+        return agree
+
+
+def agree_by_network(seconds: float) -> float:
+    """Wait for all; a moment on this rank's own clock."""
+    dist.barrier()
+    return time.monotonic() + seconds
+
+
+def _perform(line: dict, where: dict, agree) -> dict:
+    """Run a job; turn whatever goes wrong into words."""
+    try:
+        job = Job(**line)
+        prepared = getattr(engines, job.engine)(job, where["rank"], where["ranks"])
+        return measure(job, prepared, agree, where)
+    except TokenlifeError as error:
+        return {"refused": str(error)}
+    except Exception:
+        traceback.print_exc()
+        return {"failed": traceback.format_exc().strip().splitlines()[-1]}
+
+
+def _end_with_input() -> None:
+    """End this process when its parent is gone, even in the middle of a collective."""
+    poll = select.poll()
+    poll.register(0, select.POLLHUP | select.POLLRDHUP)
+    poll.poll()
+    os._exit(1)
+
+
+def rank_main(rank: int, wishes: dict, clock: SharedClock) -> None:
+    """Be one rank of the lab; standard input and output are its line to the launcher."""
+    if wishes["spaces"][rank]:
+        join(wishes["spaces"][rank])
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    os.environ["GLOO_SOCKET_IFNAME"] = wishes["interface"]
+    torch.set_num_threads(1)
+    lines = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print belongs to the log
+
+    def say(**what):
+        print(json.dumps(what), file=lines[1], flush=True)
+
+    limit = datetime.timedelta(seconds=wishes["watchdog"])
+    address = wishes["addresses"][0]
+    if rank == 0:
+        store = dist.TCPStore(address, 0, wishes["ranks"], True, limit, False)
+        say(port=store.port)
+    else:
+        port = json.loads(lines[0].readline())["port"]
+        store = dist.TCPStore(address, port, wishes["ranks"], False, limit)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=wishes["ranks"], timeout=limit
+    )
+    where = {"rank": rank, "port": store.port, **wishes}
+    say(ready=os.getpid())
+    for line in lines[0]:
+        print(f"rank {rank}: {line.strip()}", file=sys.stderr, flush=True)
+        say(done=_perform(json.loads(line), where, clock(rank)))
+
+
+def lab_main() -> None:
+    """Fork the ranks, each onto its end of a pair of sockets, and wait for them."""
+    wishes = json.loads(sys.stdin.readline())
+    children, clock = {}, SharedClock(wishes["ranks"], wishes["watchdog"])
+    for rank, (line, log) in enumerate(zip(wishes["lines"], wishes["logs"], strict=True)):
+        pid = os.fork()
+        if pid == 0:
+            for target in (0, 1):
+                os.dup2(line, target)
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+            for other in wishes["lines"]:
+                os.close(other)
+            code = 1
+            try:
+                rank_main(rank, wishes, clock)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        children[pid] = rank
+    for line in wishes["lines"]:
+        os.close(line)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    while children:
+        pid, status = os.wait()
+        rank = children.pop(pid)
+        print(json.dumps({"rank": rank, "status": os.waitstatus_to_exitcode(status)}), flush=True)
+
+
+def torchrun_main(jobs: str, out: str) -> None:
+    """Run the jobs of a file, a list of objects, among the ranks that ``torchrun`` started."""
+    dist.init_process_group("nccl" if torch.cuda.device_count() > 1 else "gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    where = {"rank": rank, "ranks": ranks, "interface": "", "delay": None}
+    where["port"] = int(os.environ["MASTER_PORT"])
+    results = []
+    for line in json.loads(Path(jobs).read_text()):
+        found = [None] * ranks
+        dist.all_gather_object(found, _perform(line, where, agree_by_network))
+        results.append({"job": line, "ranks": found})
+    if rank == 0:
+        Path(out).write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ and len(sys.argv) == 3:
+        torchrun_main(*sys.argv[1:])
+    else:
+        lab_main()

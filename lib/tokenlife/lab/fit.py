@@ -156,11 +156,13 @@ def fit_fastest(
             if (fastest == assigned).all():
                 break
             assigned = fastest
-        error = np.abs(modelled.min(axis=0) / time_s - 1).mean()
+        ends_s = modelled.min(axis=0)
+        # A model without samples has no cost: such an end explains nothing.
+        error = np.abs(np.log(ends_s / time_s)).mean() if ends_s.min() > 0 else np.inf
         if error < least:
             best, least = values, error
     if best is None:
-        raise FitError("a fit of several models needs a start")
+        raise FitError("no start leads to a fit in which every model has a cost")
     return best
 
 

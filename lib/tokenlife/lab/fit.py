@@ -135,7 +135,7 @@ def fit_fastest(
     Returns
     -------
     ndarray
-        The parameters; the model's time is ``(designs @ parameters).min(axis=0)``.
+        The parameters; the model's time is ``times_s(designs, parameters).min(axis=0)``.
 
     Examples
     --------
@@ -151,19 +151,29 @@ def fit_fastest(
         assigned = np.asarray(start)
         for _ in range(12):
             values, _ = _robust(designs[assigned, rows], time_s)
-            modelled = designs @ values
-            fastest = modelled.argmin(axis=0)
+            modelled_s = times_s(designs, values)
+            fastest = modelled_s.argmin(axis=0)
             if (fastest == assigned).all():
                 break
             assigned = fastest
-        ends_s = modelled.min(axis=0)
-        # A model without samples has no cost: such an end explains nothing.
-        error = np.abs(np.log(ends_s / time_s)).mean() if ends_s.min() > 0 else np.inf
+        error = np.abs(np.log(modelled_s.min(axis=0) / time_s)).mean()
         if error < least:
             best, least = values, error
     if best is None:
-        raise FitError("no start leads to a fit in which every model has a cost")
+        raise FitError("a fit of several models needs a start, and times above zero")
     return best
+
+
+def times_s(designs: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    """Return each model's seconds; one that lost all samples costs nothing, and is out of the race.
+
+    Returns
+    -------
+    ndarray
+        Shape (models, samples).
+    """
+    modelled_s = designs @ parameters
+    return np.where(modelled_s > 0, modelled_s, np.inf)
 
 
 def _robust(matrix: np.ndarray, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

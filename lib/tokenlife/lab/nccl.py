@@ -24,7 +24,7 @@ import pandas as pd
 
 from tokenlife.catalog import read_accelerator, read_reference
 from tokenlife.collectives.bounds import busbw_factor, lower_bound
-from tokenlife.lab.fit import FitError, fit_fastest
+from tokenlife.lab.fit import FitError, fit_fastest, times_s
 
 PROTOCOLS = 3
 KINDS = {"alltoall": "all_to_all", "send_recv": "send", "sendrecv": "send"}
@@ -53,7 +53,9 @@ def samples() -> pd.DataFrame:
     vidur = vidur.assign(system=system, time_s=vidur.median_ms / 1e3)
     logs = read_reference("08c_nccl_tests_logs")
     # Some logs print rates only; those of J2 and J3 are bus bandwidths of all-reduces.
-    rate_Bps = logs.algbw_GBps.fillna(logs.busbw_GBps / busbw_factor("all_reduce", logs.nranks)) * 1e9
+    rate_Bps = (
+        logs.algbw_GBps.fillna(logs.busbw_GBps / busbw_factor("all_reduce", logs.nranks)) * 1e9
+    )
     logs = logs.assign(time_s=(logs.time_us / 1e6).fillna(logs.size_bytes / rate_Bps))
     columns = {
         "nccl_measured_aiconfigurator": ours[["system", "op_name", "num_gpus", "bytes", "time_s"]],
@@ -127,7 +129,7 @@ def fit_layout(rows: pd.DataFrame, fitted: np.ndarray, nvls: bool | None = None)
     seen = design[:, fitted]
     starts = _starts(rows[fitted], protocols, nvls)
     values = fit_fastest(seen, rows.time_s.to_numpy()[fitted], starts)
-    modelled_s = (design @ values).min(axis=0)
+    modelled_s = times_s(design, values).min(axis=0)
     out = rows.assign(fitted=fitted, modelled_s=modelled_s, error=modelled_s / rows.time_s - 1)
     out.attrs = dict(zip(names, values.tolist(), strict=True))
     return out

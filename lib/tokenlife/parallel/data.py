@@ -2,48 +2,146 @@
 
 After the backward pass the ranks hold different gradients for the same parameters. One all-reduce
 in each data-parallel group makes them equal: a sum, from which each rank takes the mean. Its size
-is that of the gradients and does not depend on the batch.
+is that of the gradients and does not depend on the batch. Context-parallel ranks hold the same
+parameters too, so the group is dp × cp; of experts it is edp.
 
-Left out so far: buckets and their overlap with the backward pass, and sharded states.
+DDP [1]_ cuts the gradients into buckets and sends each as soon as it is full, behind the rest of
+the backward pass. ZeRO [2]_ shards what every rank would hold alike: 1 optimiser states (gradients
+are reduce-scattered, new weights all-gathered, once a step), 2 gradients too (reduce-scattered
+after every micro-batch: nobody keeps the sum of all), 3 weights too (gathered unit by unit before
+forward and backward of every micro-batch). FSDP [3]_ is ZeRO-3 by units, and ZeRO-2 where weights
+stay after forward. With ``replicate`` above 1 (HSDP, MiCS) states are sharded inside a group, and
+the shards of gradients all-reduced between groups.
+
+Left out: padding of shards that do not come out even, the scalar of gradient clipping, PyTorch's
+broadcast of the first weights. Experts are sharded over all of edp, whatever ``replicate`` says.
+
+References
+----------
+.. [1] S. Li et al., "PyTorch distributed: experiences on accelerating data parallel training",
+   VLDB 2020.
+.. [2] S. Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter
+   models", SC'20.
+.. [3] Y. Zhao et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel",
+   VLDB 2023.
 """
 
-from tokenlife.parallel.ops import CommOp
+from collections.abc import Iterator, Sequence
+
+from tokenlife.parallel.ops import CommOp, Demand
 from tokenlife.parallel.plan import Plan
+from tokenlife.parallel.shards import held_parameters, units
+from tokenlife.transformer.config import ModelConfig
+
+FIRST_BUCKET_BYTES = 2**20  # PyTorch's DDP opens with a small bucket, to start sending early
 
 
-def data_parallel_ops(plan: Plan, parameters: int, item_bytes: int = 4) -> tuple[CommOp, ...]:
-    """Return the all-reduce of each data-parallel group for one step.
+def data_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand]:
+    """Yield what one rank of a pipeline stage asks for."""
+    wide, narrow, m = plan.gradient_bytes, plan.states.weights, plan.micro_batches
+    back = "the rest of the backward pass" if plan.overlap else ""
+    ahead = "the forward pass before it" if plan.overlap else ""
+    every = (plan.zero == 2) | (plan.zero == 3)
+    for numbers, group in zip(held_parameters(config, plan, stage), ("edp", "dp_cp"), strict=True):
+        group = "shard" if group == "dp_cp" else group
+        whole = {"shard": "dp_cp"}.get(group, group)
+        for size, count in _cut(numbers, plan.bucket_bytes // wide):
+            step = ("backward", count * (plan.zero == 0), "the gradients of the last micro-batch")
+            yield Demand("all_reduce", whole, size, wide, *step, back)
+            once = ("backward", count * (plan.zero == 1), "the gradients of the last micro-batch")
+            yield Demand("reduce_scatter", group, size, wide, *once, back)
+            if group == "shard":
+                part = -(-size // plan.size("shard"))
+                yield Demand("all_reduce", "replicate", part, wide, *once, back)
+            once = ("optimiser", count * (plan.zero == 1), "the optimiser's step")
+            yield Demand("all_gather", group, size, narrow, *once, ahead)
+    for unit in units(config, plan, stage):
+        for numbers, group in ((unit.split + unit.whole, "shard"), (unit.experts, "edp")):
+            passes, name = unit.times * m * every, unit.name
+            gathers = unit.times * (m * (plan.zero == 3) + (plan.zero == 2))
+            yield Demand(
+                "all_gather", group, numbers, narrow, "forward", gathers, f"{name} before", ahead
+            )
+            yield Demand(
+                "all_gather", group, numbers, narrow, "backward", passes * (plan.zero == 3),
+                f"backward of the {name} after", back,
+            )  # fmt: skip
+            done = ("backward", passes, f"backward of this {name}", back)
+            yield Demand("reduce_scatter", group, numbers, wide, *done)
+            if group == "shard":
+                part = -(-numbers // plan.size("shard"))
+                yield Demand("all_reduce", "replicate", part, wide, *done)
+
+
+def _cut(numbers, bucket):
+    """Return (size, count) of full buckets and of the rest; a bucket of 0 holds everything."""
+    bucket = bucket + (bucket == 0) * (numbers + 1)
+    return (bucket, numbers // bucket), (numbers % bucket, 1)
+
+
+def data_parallel_ops(
+    plan: Plan, parameters: int | Sequence[int], item_bytes: int = 4
+) -> tuple[CommOp, ...]:
+    """Return the all-reduces of each data-parallel group for one step of plain DDP.
 
     Parameters
     ----------
     plan
-        The layout.
+        The layout; ``bucket_bytes`` cuts the gradients.
     parameters
-        Trainable numbers that one rank holds.
+        Trainable numbers that one rank holds, or those of each tensor in the order of the model:
+        then they are put into buckets as PyTorch does, last tensor first.
     item_bytes
         Bytes of one gradient on the network: 4 for float32, 2 for bfloat16.
 
     Returns
     -------
     tuple of CommOp
-        One for each group; none where ``plan.dp`` is 1.
+        One for each group and bucket; none where ``plan.dp`` is 1.
 
     Examples
     --------
     >>> data_parallel_ops(Plan(dp=2), 1000)[0].bytes_
     4000
+    >>> ops = data_parallel_ops(Plan(dp=2, bucket_bytes=2000), [400, 300, 300, 2])
+    >>> [op.bytes_ for op in ops]
+    [2408, 1600]
     """
     if plan.dp == 1:
         return ()
+    sizes = [parameters] if isinstance(parameters, int) else list(parameters)
     return tuple(
         CommOp(
             kind="all_reduce",
             axis="dp",
             group=group,
-            bytes_=parameters * item_bytes,
+            bytes_=bucket,
             item_bytes=item_bytes,
             phase="backward",
-            after="the gradients of all layers",
+            after="the gradients of all layers" if len(sizes) == 1 else "the bucket is full",
+            hides_behind="the rest of the backward pass" if plan.overlap and len(sizes) > 1 else "",
         )
         for group in plan.groups("dp")
+        for bucket in ddp_buckets([size * item_bytes for size in sizes], plan.bucket_bytes)
     )
+
+
+def ddp_buckets(tensor_bytes: Sequence[int], bucket_bytes: int) -> list[int]:
+    """Put tensors into buckets as PyTorch's DDP does: last first, closed once the limit is reached.
+
+    The first bucket's limit is 1 MiB at most. After the first step DDP deals once more, in the
+    order in which gradients came.
+
+    Examples
+    --------
+    >>> ddp_buckets([3, 3, 3, 3], bucket_bytes=5)
+    [6, 6]
+    """
+    buckets, filled = [], 0
+    for size in reversed(tensor_bytes):
+        filled += size
+        limit = bucket_bytes if buckets else min(bucket_bytes, FIRST_BUCKET_BYTES)
+        if bucket_bytes and filled >= limit:
+            buckets.append(filled)
+            filled = 0
+    return buckets + [filled] * (filled > 0)

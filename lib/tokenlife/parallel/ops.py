@@ -1,6 +1,10 @@
 """One communication operation: what a strategy asks the network to do, before any algorithm."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from tokenlife.parallel.plan import Plan
+from tokenlife.parallel.ranks import AXIS_OF
 
 KINDS = (
     "all_reduce",
@@ -23,7 +27,7 @@ class CommOp:
     axis
         The axis of parallelism that asks for it.
     group
-        The ranks that take part.
+        The ranks that take part; of a send the sender and the receiver.
     bytes_
         The whole buffer per rank, as nccl-tests counts it: for all-gather, reduce-scatter and
         all-to-all the total.
@@ -69,4 +73,55 @@ class CommOp:
     @property
     def handed_over_bytes(self) -> int:
         """Bytes that all ranks together hand to the communication library in one step."""
-        return self.bytes_ * len(self.group) * self.count
+        return self.bytes_ * (1 if self.kind == "send" else len(self.group)) * self.count
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A :class:`CommOp` before its ranks are named; numbers may be arrays, one for each plan.
+
+    Attributes
+    ----------
+    kind, item_bytes, phase, after, hides_behind
+        As in :class:`CommOp`.
+    over
+        The group that performs it: a name of ``tokenlife.parallel.ranks.AXIS_OF``.
+    items
+        Numbers in the whole buffer of one rank.
+    count
+        How often in one step; 0 where this rank does not take part.
+    """
+
+    kind: str
+    over: str
+    items: int
+    item_bytes: int
+    phase: str
+    count: int = 1
+    after: str = ""
+    hides_behind: str = ""
+
+    @property
+    def axis(self) -> str:
+        """The axis of parallelism that asks for it."""
+        return AXIS_OF[self.over]
+
+    @property
+    def bytes_(self) -> int:
+        """Bytes of the whole buffer of one rank."""
+        return self.items * self.item_bytes
+
+
+def place(demands: Iterable[Demand], plan: Plan, rank: int) -> tuple[CommOp, ...]:
+    """Name the ranks: return what ``rank`` takes part in, leaving out what moves nothing."""
+    return tuple(
+        CommOp(
+            axis=d.axis,
+            group=plan.group(d.over, rank),
+            bytes_=int(d.bytes_),
+            count=int(d.count),
+            **{n: getattr(d, n) for n in ("kind", "item_bytes", "phase", "after", "hides_behind")},
+        )
+        for d in demands
+        if d.count > 0 and d.items > 0 and plan.size(d.over) > 1
+    )

@@ -1,0 +1,65 @@
+"""Context parallelism: each rank holds a part of every sequence, and attention needs the rest.
+
+Three ways to it; all but attention is local. Ring attention [1]_: keys and values travel round the
+ring while each rank computes with the block it has; backward they travel once more, with their
+gradients, which make one hop more to come home. All-gather [2]_: keys and values of the whole
+sequence are gathered at once; backward their gradients are reduce-scattered (and, with
+``regather``, keys and values gathered again). With grouped queries they are far narrower than the
+stream. Ulysses [3]_: four all-to-alls change from a part of the sequence with all heads to the
+whole sequence with a part of the heads, and back.
+
+For causal masks a sequence is cut into 2·cp pieces and rank i holds pieces i and 2·cp − 1 − i, so
+that all have the same work. Volumes do not depend on it. A ring in which one rank needs nothing of
+later pieces still passes them on. Latent attention sends its expanded keys and values. Left out:
+windows, which would need fewer blocks. If the core of attention is recomputed, it asks again.
+
+References
+----------
+.. [1] H. Liu, M. Zaharia, P. Abbeel, "Ring attention with blockwise transformers for near-infinite
+   context", ICLR 2024.
+.. [2] Llama Team, "The Llama 3 herd of models", 2024, section 3.3.2.
+.. [3] S. Jacobs et al., "DeepSpeed Ulysses", 2023.
+"""
+
+from collections.abc import Iterator
+
+from tokenlife.parallel.ops import Demand
+from tokenlife.parallel.plan import Plan
+from tokenlife.parallel.shards import layers_on
+from tokenlife.transformer.config import ModelConfig
+
+
+def context_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand]:
+    """Yield what one rank of a pipeline stage asks for."""
+    held, a, width = layers_on(config, plan, stage), config.attention, plan.states.weights
+    times = (held.dense + held.mixtures) * plan.micro_batches * (plan.cp > 1)
+    again = times * (plan.recompute != "none")
+    queries, keys, values, mixed = (
+        plan.tokens * numbers // plan.tp
+        for numbers in (
+            a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.value_dim,
+            a.heads * a.value_dim,
+        )
+    )  # fmt: skip
+    if plan.cp_method == "ulysses":
+        for name, numbers in (
+            ("queries", queries), ("keys", keys), ("values", values), ("mixed values", mixed),
+        ):  # fmt: skip
+            for phase, count in (("forward", times), ("backward", times + again)):
+                yield Demand("all_to_all", "cp", numbers, width, phase, count, name)
+    elif plan.cp_method == "ring":
+        block, hops = keys + values, plan.cp - 1
+        behind = "attention with the block at hand"
+        for phase, count in (("forward", times * hops), ("backward", (times + again) * hops)):
+            yield Demand("send", "cp_next", block, width, phase, count, "the block arrived", behind)
+        yield Demand(
+            "send", "cp_next", block, width, "backward", times * plan.cp,
+            "the block's gradients are added", behind,
+        )  # fmt: skip
+    else:
+        whole = (keys + values) * plan.cp
+        ready = "keys and values"
+        yield Demand("all_gather", "cp", whole, width, "forward", times, ready)
+        redone = times * plan.regather + again
+        yield Demand("all_gather", "cp", whole, width, "backward", redone, ready)
+        yield Demand("reduce_scatter", "cp", whole, width, "backward", times, "their gradients")

@@ -60,7 +60,7 @@ class Result:
         By name, a list with an entry for each rank: ``library`` (payload above the schedule's),
         ``modelled_library``, ``messages``, and what the sockets counted.
     captures
-        Counts by name for each rank, as :meth:`~tokenlife.wire.TcpFrames.count`; or empty.
+        Counts by name for each rank, as :meth:`~tokenlife.wire.decode.TcpFrames.count`; or empty.
     machine
         As :func:`tokenlife.provenance.machine`.
     """

@@ -1,6 +1,9 @@
 """Collective algorithms, each written once, as a schedule of sends in rounds."""
 
+from tokenlife.collectives import direct, recursive, tree  # noqa: F401 - registers
+from tokenlife.collectives.compose import pipelined, reverse
 from tokenlife.collectives.definitions import DEFINITIONS, Definition, definition
+from tokenlife.collectives.direct import uneven_all_to_all
 from tokenlife.collectives.registry import Algorithm, algorithm, algorithms, build
 from tokenlife.collectives.ring import ring_all_reduce
 from tokenlife.collectives.schedule import Round, Schedule, ScheduleError, Send
@@ -20,7 +23,10 @@ __all__ = [
     "algorithms",
     "build",
     "definition",
+    "pipelined",
+    "reverse",
     "ring_all_reduce",
     "run",
+    "uneven_all_to_all",
     "verify",
 ]

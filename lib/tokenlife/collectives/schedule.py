@@ -87,6 +87,13 @@ class Round:
         columns = (self.src, self.dst, self.chunk, self.reduce, self.count)
         return (Send(*row) for row in zip(*(c.tolist() for c in columns), strict=True))
 
+    def single_chunks(self) -> tuple[np.ndarray, ...]:
+        """Return src, dst, chunk and reduce with runs written out, one row for each chunk."""
+        rows = np.repeat(np.arange(len(self)), self.count)
+        first = np.cumsum(self.count) - self.count
+        chunk = self.chunk[rows] + np.arange(len(rows)) - first[rows]
+        return self.src[rows], self.dst[rows], chunk, self.reduce[rows]
+
 
 class LazyRounds(Sequence):
     """Rounds that are built when they are asked for, and not kept.

@@ -67,3 +67,19 @@ class Terms:
             self.sent_bytes + other.sent_bytes,
             self.reduced_bytes + other.reduced_bytes,
         )
+
+
+def log2_up(n):
+    """Return ⌈log₂ n⌉ for whole n ≥ 1, exact at powers of two; takes arrays.
+
+    Examples
+    --------
+    >>> log2_up(np.array([1, 2, 3, 4, 5])).tolist()
+    [0, 1, 2, 2, 3]
+    """
+    return np.frexp(np.asarray(n) - 1)[1]
+
+
+def log2_down(n):
+    """Return ⌊log₂ n⌋ for whole n ≥ 1, exact at powers of two; takes arrays."""
+    return np.frexp(n)[1] - 1

@@ -100,7 +100,7 @@ def verify(schedule: Schedule, *, once: bool = False) -> None:
     given = np.zeros(shape, np.int64)
     heard = np.eye(schedule.nodes, dtype=bool)
     for number, sends in enumerate(schedule.rounds):
-        src, dst, chunk, reduce = _single_chunks(sends)
+        src, dst, chunk, reduce = sends.single_chunks()
         _check_round(schedule, sends, src, dst, chunk, valid, f"{name}, round {number}")
         data = held[src, chunk]
         # A switch that is sent its first contribution starts from nothing.
@@ -126,14 +126,6 @@ def verify(schedule: Schedule, *, once: bool = False) -> None:
 
 def _what(schedule: Schedule) -> str:
     return "sum" if "reduce" in schedule.kind else "block"
-
-
-def _single_chunks(sends: Round) -> tuple[np.ndarray, ...]:
-    """Write runs of chunks out, one row for each chunk."""
-    rows = np.repeat(np.arange(len(sends)), sends.count)
-    first = np.cumsum(sends.count) - sends.count
-    chunk = sends.chunk[rows] + np.arange(len(rows)) - first[rows]
-    return sends.src[rows], sends.dst[rows], chunk, sends.reduce[rows]
 
 
 def _check_round(schedule: Schedule, sends: Round, src, dst, chunk, valid, where: str) -> None:

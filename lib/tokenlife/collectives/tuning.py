@@ -31,6 +31,13 @@ from tokenlife.collectives.schedule import ScheduleError
 
 GENERATIONS = ("Volta", "Ampere", "Hopper", "Blackwell")
 PROTOCOLS = ("LL", "LL128", "Simple")
+CAPS = {
+    "Ring/LL": "llMaxBws",
+    "Ring/LL128": "perChMaxRingLL128Bws",
+    "Tree/LL": "llMaxBws",
+    "Tree/LL128": "perChMaxTreeLL128Bws",
+    "Tree/Simple": "perChMaxTreeBws",
+}
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 
 
@@ -85,8 +92,14 @@ def _constants() -> dict[tuple[str, str], str]:
     }
 
 
-def _number(table: str, quantity: str, unit: float = 1.0) -> float:
-    return float(_constants()[table, quantity]) * unit
+def _number(table: str, quantity: str, fabric: Fabric | None = None) -> float:
+    """Return a constant; for a fabric that of its generation and scale, if there is one."""
+    names = [quantity]
+    if fabric is not None:
+        scale = ("1 node", "2 nodes", ">2 nodes")[min(fabric.nodes, 3) - 1]
+        own = [fabric.generation, scale, f"{fabric.generation}, {scale}"]
+        names = [f"{quantity}, {name}".removeprefix(", ") for name in own] + names
+    return float(next(_constants()[table, n] for n in names if (table, n) in _constants()))
 
 
 def nvlink_Bps(generation: str) -> float:
@@ -97,7 +110,7 @@ def nvlink_Bps(generation: str) -> float:
     >>> nvlink_Bps("Hopper") / 1e9
     20.6
     """
-    return _number("NVLink per link", generation, 1e9)
+    return _number("NVLink per link", generation) * 1e9
 
 
 def predict(kind: str, fabric: Fabric, bytes_) -> pd.DataFrame:
@@ -129,17 +142,18 @@ def predict(kind: str, fabric: Fabric, bytes_) -> pd.DataFrame:
     size = np.atleast_1d(np.asarray(bytes_, dtype=float))
     if fabric.ranks < 2 or size.min() < 1:
         raise ScheduleError("NCCL's model needs at least two GPUs and one byte")
-    races = {"Ring": _ring, "Tree": _tree, "NVLS": _nvls, "PAT": _pat}
+    pairs = [(a, p) for a in ("Ring", "Tree") for p in PROTOCOLS]
+    pairs = [
+        (a, p)
+        for a, p in [*pairs, ("NVLS", "Simple"), ("PAT", "Simple")]
+        if _runs(kind, fabric, a, p)
+    ]
     parts = []
-    for algorithm, race in races.items():
-        for protocol in PROTOCOLS:
-            if protocol == "LL128" and fabric.inside == "PCI":
-                continue
-            cost = race(kind, fabric, protocol, size)
-            if cost is not None:
-                latency_s, rate_Bps = cost
-                columns = {"algorithm": algorithm, "protocol": protocol, "bytes": size}
-                parts.append(pd.DataFrame(columns | {"time_s": latency_s + size / rate_Bps}))
+    for algorithm, protocol in pairs:
+        time_s = _latency_s(kind, fabric, algorithm, protocol, size)
+        time_s = time_s + size / _rate_Bps(kind, fabric, algorithm, protocol, size)
+        columns = {"algorithm": algorithm, "protocol": protocol, "bytes": size, "time_s": time_s}
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -157,81 +171,57 @@ def crossovers(kind: str, fabric: Fabric, per_octave: int = 8) -> pd.DataFrame:
     return chosen[pair != pair.shift()].reset_index(drop=True)
 
 
-def _capped(fabric: Fabric, table: str) -> float:
-    scale = "1 node" if fabric.nodes == 1 else "2 nodes" if fabric.nodes == 2 else ">2 nodes"
-    return _number(table, f"{fabric.generation}, {scale}", 1e9)
+def _runs(kind: str, fabric: Fabric, algorithm: str, protocol: str) -> bool:
+    """Tell whether NCCL would consider a pair at all."""
+    return {
+        "Ring": protocol != "LL128" or fabric.inside == "NVLINK",
+        "Tree": kind == "all_reduce" and (protocol != "LL128" or fabric.inside == "NVLINK"),
+        "NVLS": fabric.nodes == 1 and fabric.nvls_Bps > 0 and kind not in ("broadcast", "reduce"),
+        "PAT": fabric.per_node == 1 and kind in ("all_gather", "reduce_scatter"),
+    }[algorithm]
 
 
-def _hops(fabric: Fabric, algorithm: str, protocol: str) -> tuple[float, float, float]:
-    """Return the base latency, that of a hop inside a node, and of one between nodes."""
-    pair = f"{algorithm}/{protocol}"
-    # With one GPU in a node every hop of a ring ends at a network card, as a tree's do.
-    outer = f"Tree/{protocol}" if fabric.per_node == 1 and algorithm == "Ring" else pair
-    return (
-        _number("baseLatencies", pair, 1e-6),
-        _number(f"hwLatencies {fabric.inside}", pair, 1e-6),
-        _number("hwLatencies NET", outer, 1e-6),
-    )
-
-
-def _ring(kind: str, fabric: Fabric, protocol: str, size: np.ndarray):
-    rate = fabric.ring_Bps
-    if protocol == "LL":
-        rate = min(_capped(fabric, "llMaxBws"), _number("coefficients", "ring LL share") * rate)
-    elif protocol == "LL128":
-        cap = fabric.channels * _capped(fabric, "perChMaxRingLL128Bws")
-        rate = min(_number("coefficients", "ring LL128 share") * rate, cap)
-    base, inside, between = _hops(fabric, "Ring", protocol)
-    if kind in ("broadcast", "reduce"):
-        return base + (inside if fabric.nodes == 1 else between), rate
-    if fabric.nodes > 1:
-        overhead = "net overhead, Simple" if protocol == "Simple" else "net overhead"
-        inside = max(inside, _number("coefficients", overhead, 1e-6))
-    trips = 2 if kind == "all_reduce" else 1
-    outer = trips * (fabric.nodes - 1)
-    latency = base + (trips * (fabric.ranks - 1) - outer) * inside + outer * between
-    if protocol == "Simple" and fabric.nodes > 1 and kind == "all_reduce":
-        name = "ring plateau, Volta" if fabric.generation == "Volta" else "ring plateau"
-        share = size / (fabric.channels * fabric.ranks)
-        high = share >= _number("coefficients", "ring plateau bytes")
-        latency = latency * np.where(high, _number("coefficients", name), 1)
-    return latency, rate / busbw_factor(kind, fabric.ranks)
-
-
-def _tree(kind: str, fabric: Fabric, protocol: str, size: np.ndarray):
-    if kind != "all_reduce":
-        return None
-    cap = fabric.channels * _capped(fabric, "perChMaxTreeBws")
-    rate = min(_number("coefficients", "tree share") * fabric.ring_Bps, cap)
-    if protocol == "LL":
-        divisor = _number("coefficients", "tree LL divisor")
-        rate = min(rate / divisor, _capped(fabric, "llMaxBws"))
-    elif protocol == "LL128":
-        one = ", one node" if fabric.nodes == 1 else ""
-        cap = fabric.channels * _capped(fabric, "perChMaxTreeLL128Bws")
-        rate = min(rate * _number("coefficients", f"tree LL128 share{one}"), cap)
+def _rate_Bps(kind: str, fabric: Fabric, algorithm: str, protocol: str, size: np.ndarray):
+    """Return bytes of the buffer per second: a share of the search's rate, under a cap."""
+    rate = fabric.nvls_Bps if algorithm == "NVLS" else fabric.ring_Bps
+    # The slower protocols of a tree start from what its fast one reaches.
+    steps = ["Tree/Simple"] * (algorithm == "Tree") + [f"{algorithm}/{protocol}"]
+    for pair in dict.fromkeys(steps):
+        rate *= _number("share", pair, fabric)
+        if pair in CAPS:
+            channels = fabric.channels if CAPS[pair].startswith("perCh") else 1
+            rate = min(rate, channels * _number(CAPS[pair], "", fabric) * 1e9)
+    if algorithm != "Tree":
+        return rate / busbw_factor(kind, fabric.ranks)
     correction = np.array(_constants()["model", f"tree correction {protocol}"].split(","), float)
     octave = np.floor(np.log2(np.maximum(size / 64, 1))).astype(int)
-    factor = np.where(octave < len(correction), correction[np.minimum(octave, 23)], 1.0)
-    base, inside, between = _hops(fabric, "Tree", protocol)
-    hops = (fabric.per_node - 1) * inside + np.floor(np.log2(fabric.nodes)) * between
-    return base + 2 * hops, rate * factor / 2
+    return rate / 2 * np.append(correction, 1.0)[np.minimum(octave, len(correction))]
 
 
-def _nvls(kind: str, fabric: Fabric, protocol: str, size: np.ndarray):
-    reduces = kind in ("all_reduce", "all_gather", "reduce_scatter")
-    if protocol != "Simple" or fabric.nodes > 1 or not fabric.nvls_Bps or not reduces:
-        return None
-    rate = fabric.nvls_Bps * _number("coefficients", f"NVLS share, {fabric.generation}")
-    return _hops(fabric, "NVLS", protocol)[1], rate / busbw_factor(kind, fabric.ranks)
-
-
-def _pat(kind: str, fabric: Fabric, protocol: str, size: np.ndarray):
-    scattered = kind in ("all_gather", "reduce_scatter")
-    if protocol != "Simple" or fabric.per_node > 1 or not scattered:
-        return None
-    base, _, between = _hops(fabric, "PAT", protocol)
-    climbs = np.log2(fabric.nodes) * between / _number("coefficients", "PAT latency divisor")
-    latency = base + climbs + fabric.ranks * _number("coefficients", "PAT latency per rank", 1e-6)
-    rate = _number("coefficients", "PAT share") * fabric.ring_Bps
-    return latency, rate / busbw_factor(kind, fabric.ranks)
+def _latency_s(kind: str, fabric: Fabric, algorithm: str, protocol: str, size: np.ndarray):
+    """Return seconds before the first byte counts: hops inside nodes and between."""
+    pair, nodes = f"{algorithm}/{protocol}", fabric.nodes
+    base = _number("baseLatencies", pair)
+    inside = _number(f"hwLatencies {fabric.inside}", pair)
+    # With one GPU in a node every hop of a ring ends at a network card, as a tree's do.
+    single = fabric.per_node == 1 and algorithm == "Ring"
+    between = _number("hwLatencies NET", f"Tree/{protocol}" if single else pair)
+    if algorithm == "NVLS":
+        total = inside
+    elif algorithm == "PAT":
+        climbs = np.log2(nodes) * between / _number("latency", "PAT divisor")
+        total = base + climbs + fabric.ranks * _number("latency", "PAT per rank")
+    elif algorithm == "Tree":
+        total = base + 2 * ((fabric.per_node - 1) * inside + np.floor(np.log2(nodes)) * between)
+    elif kind in ("broadcast", "reduce"):
+        total = base + (inside if nodes == 1 else between)
+    else:
+        if nodes > 1:
+            inside = max(inside, _number("latency", f"net overhead, {protocol}"))
+        trips = 2 if kind == "all_reduce" else 1
+        outer = trips * (nodes - 1)
+        total = base + (trips * (fabric.ranks - 1) - outer) * inside + outer * between
+        if protocol == "Simple" and nodes > 1 and kind == "all_reduce":
+            high = size / (fabric.channels * fabric.ranks) >= _number("latency", "plateau from")
+            total = total * np.where(high, _number("latency", "plateau", fabric), 1)
+    return total * 1e-6

@@ -63,5 +63,5 @@ def goal_text(schedule: Schedule, items: int, item_bytes: int, gamma_s_per_B: fl
             done.setdefault(dst, []).append(label)
         for node, finished in done.items():
             last[node] = finished
-    ranks = (f"rank {node} {{\n" + "\n".join(lines) + "\n}" for node, lines in enumerate(blocks))
+    ranks = ("\n".join([f"rank {node} {{", *lines, "}"]) for node, lines in enumerate(blocks))
     return "\n".join([f"num_ranks {schedule.nodes}", *ranks])

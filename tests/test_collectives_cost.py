@@ -74,6 +74,14 @@ def test_closed_forms_equal_the_price_round_by_round(each, ranks):
     assert run.sent_bytes.tolist() == schedule.bytes_sent_per_node(items, 4).tolist()
 
 
+@pytest.mark.parametrize("each", algorithms(), ids=lambda a: f"{a.kind}-{a.name}")
+def test_large_sizes_do_not_overflow(each):
+    able = [n for n in range(2, 33) if each.supports(n, **each.options)][-1]
+    small = each.terms(able, 1 << 20, **each.options)
+    large = each.terms(able, 1 << 40, **each.options)
+    assert float(large.sent_bytes) == pytest.approx(float(small.sent_bytes) * 2**20)
+
+
 def test_loggp_has_overheads_and_a_gap():
     links = LogGP(L_s=1.0, o_s=0.25, g_s=4.0, G_s_per_B=0.5)
     assert links.message_s(np.array([0, 1, 2, 9])).tolist() == [4.0, 4.0, 4.0, 5.5]

@@ -72,11 +72,12 @@ def _compare(args, size: int, links, options: dict) -> Result:
     """Price every algorithm that works for so many ranks; each takes the options that it knows."""
     able = algorithms(args.kind, args.ranks) if args.ranks > 0 else []
     known = {"root": 0} if definition(args.kind).rooted else {}
-    if args.goal or not able or set(options) - {k for a in able for k in a.options} - set(known):
-        given = ", ".join(["goal"] * bool(args.goal) + list(options)) or "nothing else"
-        raise ScheduleError(
-            f"no {args.kind} for {args.ranks} ranks takes {given}: name --algorithm"
-        )
+    if not able:
+        raise ScheduleError(f"no algorithm for {args.kind} works for {args.ranks} ranks")
+    if args.goal:
+        raise ScheduleError("--goal writes one schedule: name its --algorithm")
+    if strange := sorted(set(options) - {k for a in able for k in a.options} - set(known)):
+        raise ScheduleError(f"no algorithm for {args.kind} has an option {strange[0]!r}")
     rows = []
     for each in able:
         mine = {k: v for k, v in options.items() if k in each.options or k in known}

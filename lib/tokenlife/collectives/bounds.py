@@ -19,7 +19,7 @@ import pandas as pd
 
 from tokenlife.collectives.definitions import definition
 from tokenlife.collectives.schedule import Schedule
-from tokenlife.collectives.terms import Terms
+from tokenlife.collectives.terms import Terms, log2_up
 
 # Of each collective: (sent, reduced) in units of (n − 1)/n of the buffer; None is the whole buffer.
 _SHARES = {
@@ -91,8 +91,7 @@ def lower_bound(kind: str, ranks, bytes_) -> Terms:
     [3.0, 1792.0, 896.0]
     """
     ranks = np.asarray(ranks)
-    # frexp gives the bits of n − 1, which is ⌈log2 n⌉ with nothing rounded.
-    rounds = np.minimum(ranks - 1, 1) if kind == "send" else np.frexp(ranks - 1)[1]
+    rounds = np.minimum(ranks - 1, 1) if kind == "send" else log2_up(ranks)
     sent = busbw_factor(kind, ranks) * bytes_
     return Terms(rounds, sent, _SHARES[kind][1] * (ranks - 1) / ranks * bytes_)
 

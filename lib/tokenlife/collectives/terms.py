@@ -77,9 +77,10 @@ def log2_up(n):
     >>> log2_up(np.array([1, 2, 3, 4, 5])).tolist()
     [0, 1, 2, 2, 3]
     """
-    return np.frexp(np.asarray(n) - 1)[1]
+    # frexp counts in 32 bits, in which a number of rounds times a size would overflow.
+    return np.frexp(np.asarray(n) - 1)[1].astype(np.int64)
 
 
 def log2_down(n):
     """Return ⌊log₂ n⌋ for whole n ≥ 1, exact at powers of two; takes arrays."""
-    return np.frexp(n)[1] - 1
+    return np.frexp(np.asarray(n))[1].astype(np.int64) - 1

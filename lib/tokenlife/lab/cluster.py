@@ -25,13 +25,18 @@ from tokenlife.wire import tcp_over_ethernet
 MODE = "TOKENLIFE_LAB"  # environment variable: "loopback", "off", or unset
 LARGEST_RATE_BPS = 30e9  # what a token bucket of the kernel holds in its 32 bits
 LOOPBACK_MTU = 65_535
+BURST_S = 4e-3
 _PROGRAM = Path(__file__).with_name("namespace.py")
-# The kernel's default may be BBR, which probes and paces; and none may forget its window when idle.
+# The kernel's default may be BBR, which probes and paces; none may forget its window when idle, or
+# start with a small one; and, as before a real network card, only little may wait ahead of the
+# acknowledgements.
 _SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv4/tcp_congestion_control": "cubic",
     "ipv4/tcp_slow_start_after_idle": "0",
     "ipv4/tcp_no_metrics_save": "1",
+    "ipv4/tcp_limit_output_bytes": "65536",
+    "ipv4/tcp_rmem": "4096 4194304 33554432",
 }
 
 
@@ -95,8 +100,11 @@ class VirtualCluster:
 
     @property
     def burst(self) -> int:
-        """Bytes that a full token bucket lets pass at once: 1 ms of the rate, or two packets."""
-        return max(2 * (self.mtu + 14), int((self.rate or 0) / 8000))
+        """Bytes that a full token bucket lets pass at once: two packets, or what 4 ms are worth.
+
+        A busy machine serves the bucket late; what overflows meanwhile is lost to the link.
+        """
+        return max(2 * (self.mtu + 14), int((self.rate or 0) / 8 * BURST_S))
 
     def __enter__(self):
         mode = os.environ.get(MODE, "")

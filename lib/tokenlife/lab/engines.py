@@ -22,7 +22,8 @@ from tokenlife.collectives.schedule import Schedule
 from tokenlife.lab.cluster import LabError
 from tokenlife.lab.job import ITEM_BYTES, Job, extent
 
-SEGMENT_BYTES = 1 << 18
+import os
+SEGMENT_BYTES = 1 << int(os.environ.get("SEG","18"))
 MOST_SEGMENTS = 16
 
 

@@ -1,8 +1,8 @@
 """What a run of the lab measured, beside what the schedule and the link say it should.
 
-The model: a round lasts α and as long as the busiest end of a link takes at its rate, frames,
-headers and acknowledgements included; a token bucket lets one burst pass for nothing. α is measured
-in the same session. An acknowledgement leaves for every second segment that comes.
+The model: a round lasts as long as the busiest end of a link takes at its rate, frames, headers and
+acknowledgements included; between rounds there is a pause of α, measured in the same session, that
+a token bucket makes up for as far as it can. An acknowledgement leaves for every second segment.
 
 Left out: rounds that overlap, adding, and the processors that the ranks share. Without a held rate
 there is no modelled time: fit one (:mod:`tokenlife.lab.fit`).
@@ -145,6 +145,20 @@ def traffic(schedule: Schedule, items: int, mtu: int, header: int = GLOO_HEADER)
     return Traffic(*columns)
 
 
+def _through_bucket(bytes_: np.ndarray, alpha_s: float, rate: float, burst: float) -> float:
+    """Return the seconds that rounds of these bytes take through a token bucket, full at first.
+
+    A bucket fills while the link pauses between rounds, up to one burst, and what it holds leaves at
+    once: so a pause costs nothing where the link is what everybody waits for.
+    """
+    tokens, time_s = burst, 0.0
+    for size in bytes_.tolist():
+        wait_s = max(0.0, size - tokens) / (rate / 8)
+        time_s += wait_s + alpha_s
+        tokens = min(burst, max(0.0, tokens - size) + alpha_s * rate / 8)
+    return time_s
+
+
 def modelled(
     schedule, job: Job, cluster, alpha_s: float | None, header: int
 ) -> tuple[Figures, dict]:
@@ -155,8 +169,7 @@ def modelled(
     time_s = None
     if cluster.rate and alpha_s is not None:
         busiest = np.maximum(leaving, arriving).max(axis=1, initial=0)
-        bits = 8 * max(0, busiest.sum() - (cluster.burst if len(busiest) else 0))
-        time_s = float(len(busiest) * alpha_s + bits / cluster.rate)
+        time_s = _through_bucket(busiest, alpha_s, cluster.rate, cluster.burst)
     messages = (flow.messages_out + flow.messages_in).sum(axis=0)
     figures = Figures(
         flow.sent.sum(axis=0).tolist(), leaving.sum(axis=0).tolist(), time_s, [time_s]

@@ -66,7 +66,7 @@ def test_adding_is_the_rest_of_the_analytical_ring():
 def test_closed_forms_equal_the_price_round_by_round(each, ranks):
     if not each.supports(ranks, **each.options):
         pytest.skip("does not work for so many ranks")
-    schedule = build(each.kind, each.name, ranks, **each.options)
+    schedule = build(each.kind, each.name, ranks)
     items = 0 if each.kind == "barrier" else schedule.blocks * schedule.pieces * 6
     run = price(schedule, items, 4, LINKS)
     terms = each.terms(ranks, items * 4, **each.options)
@@ -152,7 +152,7 @@ def test_nothing_betters_its_bound(each):
     for ranks in (2, 3, 4, 5, 8, 16):
         if not each.supports(ranks, **each.options):
             continue
-        schedule = build(each.kind, each.name, ranks, **each.options)
+        schedule = build(each.kind, each.name, ranks)
         if schedule.switches or schedule.ports > 1:
             continue  # the bound is for one port, in a network that only carries
         items = 0 if each.kind == "barrier" else schedule.blocks * schedule.pieces

@@ -84,7 +84,7 @@ def test_adding_becomes_calculations():
 def test_every_export_sends_the_bytes_of_its_schedule_and_ends(each, ranks):
     if not each.supports(ranks, **each.options):
         pytest.skip("does not work for so many ranks")
-    schedule = build(each.kind, each.name, ranks, **each.options)
+    schedule = build(each.kind, each.name, ranks)
     read_back = read(goal_text(schedule, items=101, item_bytes=4))
     sent = [sum(op[1] for op in ops.values() if op[0] == "send") for ops in read_back]
     assert sent == schedule.bytes_sent_per_node(101, 4).tolist()

@@ -6,8 +6,8 @@ at γ seconds each. :class:`Tiers` puts one link inside a node and another betwe
 
 A round starts when the last one has ended everywhere, and ends with its slowest port: the longest
 message into it, then the adding of all that came. A port of a rank carries one message; a rank with
-several ports, and a switch, receives several side by side. Left out: contention in the network,
-adding while receiving, and rounds that overlap.
+several ports, and a switch, receives several side by side, and a switch adds at the speed of its
+links. Left out: contention in the network, adding while receiving, and rounds that overlap.
 
 References
 ----------
@@ -191,7 +191,8 @@ def price(schedule: Schedule, items: int, item_bytes: int, links) -> Price:
             continue
         arrives_s, adds_s = np.zeros((2, schedule.nodes))
         np.maximum.at(arrives_s, dst, links.message_s(size, src, dst))
-        np.add.at(adds_s, dst, reduced * links.gamma_s_per_B)
+        # A switch adds at the speed of its links.
+        np.add.at(adds_s, dst, reduced * links.gamma_s_per_B * (dst < schedule.ranks))
         np.add.at(sent, src, size)
         rounds_s[index] = (arrives_s + adds_s).max()
     return Price(float(rounds_s.sum()), rounds_s, sent)

@@ -6,6 +6,7 @@ from tokenlife.parallel.expert import expert_demands
 from tokenlife.parallel.ops import CommOp, Demand, place
 from tokenlife.parallel.pipeline import pipeline_demands
 from tokenlife.parallel.plan import Plan
+from tokenlife.parallel.shards import hold
 from tokenlife.parallel.tensor import tensor_demands
 from tokenlife.transformer.config import ModelConfig
 
@@ -20,7 +21,8 @@ DIMENSIONS = {
 
 def demands(config: ModelConfig, plan: Plan, stage: int) -> tuple[Demand, ...]:
     """Return what any rank of a pipeline stage asks for; ``stage`` and plan may hold arrays."""
-    return tuple(d for ask in DIMENSIONS.values() for d in ask(config, plan, stage))
+    held = hold(config, plan, stage)
+    return tuple(d for ask in DIMENSIONS.values() for d in ask(config, plan, held))
 
 
 def communication(

@@ -25,14 +25,14 @@ from collections.abc import Iterator
 
 from tokenlife.parallel.ops import Demand
 from tokenlife.parallel.plan import Plan
-from tokenlife.parallel.shards import layers_on
+from tokenlife.parallel.shards import Holding
 from tokenlife.transformer.config import ModelConfig
 
 
-def context_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand]:
+def context_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[Demand]:
     """Yield what one rank of a pipeline stage asks for."""
-    held, a, width = layers_on(config, plan, stage), config.attention, plan.states.weights
-    times = (held.dense + held.mixtures) * plan.micro_batches * (plan.cp > 1)
+    layers, a, width = held.layers, config.attention, plan.states.weights
+    times = (layers.dense + layers.mixtures) * plan.micro_batches * (plan.cp > 1)
     again = times * (plan.recompute != "none")
     queries, keys, values, mixed = (
         plan.tokens * numbers // plan.tp

@@ -30,19 +30,19 @@ from collections.abc import Iterator, Sequence
 
 from tokenlife.parallel.ops import CommOp, Demand
 from tokenlife.parallel.plan import Plan
-from tokenlife.parallel.shards import held_parameters, units
+from tokenlife.parallel.shards import Holding
 from tokenlife.transformer.config import ModelConfig
 
 FIRST_BUCKET_BYTES = 2**20  # PyTorch's DDP opens with a small bucket, to start sending early
 
 
-def data_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand]:
+def data_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[Demand]:
     """Yield what one rank of a pipeline stage asks for."""
     wide, narrow, m = plan.gradient_bytes, plan.states.weights, plan.micro_batches
     back = "the rest of the backward pass" if plan.overlap else ""
     ahead = "the forward pass before it" if plan.overlap else ""
     every = (plan.zero == 2) | (plan.zero == 3)
-    for numbers, group in zip(held_parameters(config, plan, stage), ("edp", "dp_cp"), strict=True):
+    for numbers, group in zip(held.parameters(), ("edp", "dp_cp"), strict=True):
         group = "shard" if group == "dp_cp" else group
         whole = {"shard": "dp_cp"}.get(group, group)
         for size, count in _cut(numbers, plan.bucket_bytes // wide):
@@ -55,7 +55,7 @@ def data_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand
                 yield Demand("all_reduce", "replicate", part, wide, *once, back)
             once = ("optimiser", count * (plan.zero == 1), "the optimiser's step")
             yield Demand("all_gather", group, size, narrow, *once, ahead)
-    for unit in units(config, plan, stage):
+    for unit in held.units:
         for numbers, group in ((unit.split + unit.whole, "shard"), (unit.experts, "edp")):
             passes, name = unit.times * m * every, unit.name
             gathers = unit.times * (m * (plan.zero == 3) + (plan.zero == 2))

@@ -26,17 +26,17 @@ import numpy as np
 from tokenlife.costs.memory import BYTES
 from tokenlife.parallel.ops import Demand
 from tokenlife.parallel.plan import Plan
-from tokenlife.parallel.shards import layers_on
+from tokenlife.parallel.shards import Holding
 from tokenlife.transformer.config import ModelConfig
 
 
-def expert_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand]:
+def expert_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[Demand]:
     """Yield what one rank of a pipeline stage asks for."""
     if config.moe is None:
         return
     moe, wide = config.moe, plan.states.weights
     narrow = BYTES[plan.dispatch] if plan.dispatch else wide
-    times = layers_on(config, plan, stage).mixtures * plan.micro_batches
+    times = held.layers.mixtures * plan.micro_batches
     again = times * (plan.recompute == "full")
     tokens = plan.tokens // plan.stream_tp * config.hidden
     visits, limited = tokens * moe.top_k, plan.ep_node > 1

@@ -22,22 +22,22 @@ import numpy as np
 
 from tokenlife.parallel.ops import Demand
 from tokenlife.parallel.plan import Plan
-from tokenlife.parallel.shards import folded, layers_on
+from tokenlife.parallel.shards import Holding, folded
 from tokenlife.transformer.config import ModelConfig
 
 
-def pipeline_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand]:
+def pipeline_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[Demand]:
     """Yield what one rank of a pipeline stage sends."""
-    held, m, width = layers_on(config, plan, stage), plan.micro_batches, plan.states.weights
+    layers, m, width = held.layers, plan.micro_batches, plan.states.weights
     numbers = plan.tokens * config.hidden // plan.stream_tp
     if folded(plan):  # one chunk runs up, one runs back; each turns round inside a stage
-        up, down = (stage < plan.pp - 1) * 1, (stage > 0) * 1
+        up, down = (held.stage < plan.pp - 1) * 1, (held.stage > 0) * 1
         sends = {"forward": (up, down), "backward": (up, down)}
     else:
-        zero = 0 * held.last
+        zero = 0 * layers.last
         sends = {
-            "forward": (plan.virtual - held.last, zero),
-            "backward": (zero, plan.virtual - held.first),
+            "forward": (plan.virtual - layers.last, zero),
+            "backward": (zero, plan.virtual - layers.first),
         }
     behind = "other micro-batches" if plan.overlap else ""
     for phase, counts in sends.items():
@@ -46,7 +46,7 @@ def pipeline_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[De
                 "send", group, numbers, width, phase, count * m, f"{phase} of a chunk", behind
             )
     table = config.vocab * config.hidden // plan.tp * config.tied
-    apart = np.abs(held.first - held.last)
+    apart = np.abs(layers.first - layers.last)
     yield Demand(
         "all_reduce", "ends", table, plan.gradient_bytes, "backward", apart,
         "the gradients of the last micro-batch",

@@ -20,6 +20,7 @@ References
 """
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -174,47 +175,47 @@ class Plan(Ranks):
 
     # ---- sizes: formulas that take arrays too ---------------------------------------------
 
-    @property
+    @cached_property
     def world(self) -> int:
         """Number of ranks."""
         return self.dp * self.tp * self.pp * self.cp
 
-    @property
+    @cached_property
     def sequences(self) -> int:
         """Sequences in a step of the whole job."""
         return self.global_batch + (self.global_batch == 0) * self.dp * self.micro_batch
 
-    @property
+    @cached_property
     def micro_batches(self) -> int:
         """Passes of each model copy in a step."""
         return self.sequences // (self.dp * self.micro_batch)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Tokens of a micro-batch on one rank, before tensor parallelism splits the sequence."""
         return self.micro_batch * self.sequence // self.cp
 
-    @property
+    @cached_property
     def tokens_per_step(self) -> int:
         """Tokens that a step trains on."""
         return self.sequences * self.sequence
 
-    @property
+    @cached_property
     def stream_tp(self) -> int:
         """Parts that tensor parallelism cuts the residual stream into: tp, or 1."""
         return 1 + (self.tp - 1) * self.sequence_parallel
 
-    @property
+    @cached_property
     def expert_tp(self) -> int:
         """Ranks that split one expert."""
         return self.etp + (self.etp == 0) * self.tp
 
-    @property
+    @cached_property
     def states(self) -> Recipe:
         """Bytes of weights, gradients, master copy and moments for each parameter."""
         return RECIPES[self.recipe]
 
-    @property
+    @cached_property
     def gradient_bytes(self) -> int:
         """Bytes of one gradient on the network."""
         return BYTES[self.communication] if self.communication else self.states.gradients

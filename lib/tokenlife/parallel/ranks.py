@@ -6,6 +6,8 @@ dealt, copied), ``ep_inter`` and ``ep_intra`` (an expert group across and inside
 ``pp_next``, ``pp_previous`` and ``cp_next``; ``ends`` are first and last pipeline stage.
 """
 
+from functools import cached_property
+
 import numpy as np
 
 from tokenlife.parallel.rules import PlanError
@@ -23,17 +25,18 @@ _STEP = {"pp_next": ("pp", 1), "pp_previous": ("pp", -1), "ends": ("pp", 0), "cp
 class Ranks:
     """The rank numbers of a plan: what :class:`~tokenlife.parallel.plan.Plan` inherits."""
 
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        inner, one = self.tp * self.cp * self.dp, self.expert_tp
+        return {
+            "dp_cp": self.dp * self.cp, "shard": self.dp * self.cp // self.replicate,
+            "etp": one, "edp": inner // (one * self.ep),
+            "ep_intra": self.ep_node, "ep_inter": self.ep // self.ep_node,
+        } | {name: 1 + (getattr(self, axis) > 1) for name, (axis, _) in _STEP.items()}  # fmt: skip
+
     def size(self, group: str) -> int:
         """Return how many ranks are in each group of this name (a key of ``AXIS_OF``)."""
-        if group in _STEP:
-            return 1 + (getattr(self, _STEP[group][0]) > 1)
-        inner = self.tp * self.cp * self.dp
-        sizes = {
-            "dp_cp": self.dp * self.cp, "shard": self.dp * self.cp // self.replicate,
-            "etp": self.expert_tp, "edp": inner // (self.expert_tp * self.ep),
-            "ep_intra": self.ep_node, "ep_inter": self.ep // self.ep_node,
-        }  # fmt: skip
-        return sizes[group] if group in sizes else getattr(self, group)
+        return self._sizes[group] if group in self._sizes else getattr(self, group)
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return where a rank sits on each axis.

@@ -98,34 +98,39 @@ def _layer(config: ModelConfig, mixture: bool) -> tuple[int, int, int]:
     return sum(parts.values()) - whole - experts, whole, experts
 
 
-def units(config: ModelConfig, plan: Plan, stage: int) -> tuple[Unit, ...]:
-    """Return the units that a rank of a stage holds: layers of each kind, embedding, head."""
-    held, norm, parts = layers_on(config, plan, stage), config.norm, parameters_by_part(config)
-    found = []
-    for name, mixture, times in (("layer", False, held.dense), ("mixture", True, held.mixtures)):
-        split, whole, experts = _layer(config, mixture)
-        experts = experts // (plan.ep * plan.expert_tp)
-        found.append(Unit(name, split // plan.tp, whole, experts, times))
-    vector = config.hidden * (2 if norm.bias else 1)
-    table, own = config.vocab * config.hidden, parts["head"]
-    if config.tied:
-        own = own + table * (held.first == 0)
-    first = parts["position embedding"] + norm.embedding * vector
-    return (
-        *found,
-        Unit("embedding", table // plan.tp, first, 0, held.first),
-        Unit("head", own // plan.tp, norm.final * vector, 0, held.last),
-    )
+class Holding(NamedTuple):
+    """What a rank of one pipeline stage holds: its layers, and its units of parameters."""
+
+    stage: int
+    layers: Layers
+    units: tuple[Unit, ...]
+
+    def parameters(self) -> tuple[int, int]:
+        """Return how many numbers: of routed experts, and all others."""
+        others = sum((unit.split + unit.whole) * unit.times for unit in self.units)
+        return sum(unit.experts * unit.times for unit in self.units), others
 
 
-def held_parameters(config: ModelConfig, plan: Plan, stage: int) -> tuple[int, int]:
-    """Return the numbers that one rank of a stage holds: of routed experts, and all others.
+def hold(config: ModelConfig, plan: Plan, stage: int) -> Holding:
+    """Return what a rank of a stage holds: layers of each kind, embedding, head.
 
     Examples
     --------
-    >>> int(held_parameters(ModelConfig.load("llama-3.1-405b"), Plan(tp=8, pp=16), 1)[1])
-    3187933184
+    >>> held = hold(ModelConfig.load("llama-3.1-405b"), Plan(tp=8, pp=16), stage=1)
+    >>> int(held.layers.dense), int(held.parameters()[1])
+    (8, 3187933184)
     """
-    held = units(config, plan, stage)
-    others = sum((unit.split + unit.whole) * unit.times for unit in held)
-    return sum(unit.experts * unit.times for unit in held), others
+    layers, norm, parts = layers_on(config, plan, stage), config.norm, parameters_by_part(config)
+    units = []
+    for mixture, name in enumerate(("layer", "mixture")):
+        split, whole, experts = _layer(config, bool(mixture))
+        experts = experts // (plan.ep * plan.expert_tp) if experts else 0
+        units.append(Unit(name, split // plan.tp if split else 0, whole, experts, layers[mixture]))
+    vector = config.hidden * (2 if norm.bias else 1)
+    table = config.vocab * config.hidden
+    own = table * (layers.first == 0) if config.tied else table
+    own = own + config.head_bias * config.vocab
+    first = parts["position embedding"] + norm.embedding * vector
+    units.append(Unit("embedding", table // plan.tp, first, 0, layers.first))
+    units.append(Unit("head", own // plan.tp, norm.final * vector, 0, layers.last))
+    return Holding(stage, layers, tuple(units))

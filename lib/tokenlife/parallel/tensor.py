@@ -29,19 +29,19 @@ from collections.abc import Iterator
 
 from tokenlife.parallel.ops import Demand
 from tokenlife.parallel.plan import Plan
-from tokenlife.parallel.shards import layers_on, units
+from tokenlife.parallel.shards import Holding
 from tokenlife.transformer.config import ModelConfig
 
 FLOAT32 = 4  # the loss is computed in it
 
 
-def tensor_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Demand]:
+def tensor_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[Demand]:
     """Yield what one rank of a pipeline stage asks for."""
-    held, norm, width = layers_on(config, plan, stage), config.norm, plan.states.weights
+    layers, norm, width = held.layers, config.norm, plan.states.weights
     stream, m, sp = plan.tokens * config.hidden, plan.micro_batches, plan.sequence_parallel * 1
-    shared = held.mixtures * bool(config.moe and config.moe.shared_width)
-    blocks = 2 * held.dense + held.mixtures + shared  # attention and MLP of each layer
-    side_by_side = (held.dense + shared) * norm.parallel
+    shared = layers.mixtures * bool(config.moe and config.moe.shared_width)
+    blocks = 2 * layers.dense + layers.mixtures + shared  # attention and MLP of each layer
+    side_by_side = (layers.dense + shared) * norm.parallel
     ins = blocks - side_by_side * norm.shared
     outs = blocks - side_by_side
     again = outs * (plan.recompute == "full")
@@ -50,25 +50,25 @@ def tensor_demands(config: ModelConfig, plan: Plan, stage: int) -> Iterator[Dema
     def demand(kind: str, phase: str, count, after: str) -> Demand:
         return Demand(kind, "tp", stream, width, phase, count * m, after)
 
-    yield demand("all_reduce", "forward", (1 - sp) * (outs + held.first), out_of)
-    yield demand("all_reduce", "backward", (1 - sp) * (ins + held.last + again), "its gradient")
-    yield demand("all_gather", "forward", sp * (ins + held.last), into)
-    yield demand("reduce_scatter", "forward", sp * (outs + held.first), out_of)
+    yield demand("all_reduce", "forward", (1 - sp) * (outs + layers.first), out_of)
+    yield demand("all_reduce", "backward", (1 - sp) * (ins + layers.last + again), "its gradient")
+    yield demand("all_gather", "forward", sp * (ins + layers.last), into)
+    yield demand("reduce_scatter", "forward", sp * (outs + layers.first), out_of)
     redone = ins * (plan.recompute == "full")
-    kept_part = (ins + held.last) * plan.regather
-    yield demand("all_gather", "backward", sp * (outs + held.first + redone), "the gradient after")
+    kept_part = (ins + layers.last) * plan.regather
+    yield demand("all_gather", "backward", sp * (outs + layers.first + redone), "the gradient")
     yield Demand(
-        "all_gather", "tp", stream, width, "backward", sp * kept_part * m, "the gradient after",
+        "all_gather", "tp", stream, width, "backward", sp * kept_part * m, "the gradient",
         "the product for the input's gradient",
     )  # fmt: skip
-    yield demand("reduce_scatter", "backward", sp * (ins + held.last + again), "its gradient")
+    yield demand("reduce_scatter", "backward", sp * (ins + layers.last + again), "its gradient")
     loss = ("largest logit, right logit, sum of exponentials", "the head")
     yield Demand(
-        "all_reduce", "tp", plan.tokens, FLOAT32, "forward", 3 * held.last * m, loss[1], ""
+        "all_reduce", "tp", plan.tokens, FLOAT32, "forward", 3 * layers.last * m, loss[1], ""
     )
-    whole = sum(unit.whole * unit.times for unit in units(config, plan, stage))
+    whole = sum(unit.whole * unit.times for unit in held.units)
     per_head = config.attention.qk_norm == "head" and 2 * config.attention.head_dim
-    whole = sp * whole + (1 - sp) * (held.dense + held.mixtures) * per_head
+    whole = sp * whole + (1 - sp) * (layers.dense + layers.mixtures) * per_head
     yield Demand(
         "all_reduce", "tp", whole, plan.gradient_bytes, "backward", 1,
         "the gradients of the last micro-batch",

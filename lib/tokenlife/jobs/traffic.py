@@ -1,0 +1,208 @@
+"""What a job puts on the network in one step: by axis, by phase, by pair of ranks, by token.
+
+Every rank of a pipeline stage asks for the same, so a job is a list of demands for each stage
+(``tokenlife.parallel``), priced with one collective algorithm for each kind: rings, and for
+all-to-all one message to each peer. The same formulas price a million plans at once
+(:func:`sweep`) or one (:func:`traffic`), which is a sweep of one.
+
+Counted is payload that a rank sends. Wire bytes take every message as one write, of the mean size
+of the algorithm's messages, and every link as a network: that some ranks share a machine is for
+placement to say. Left out: acknowledgements, and what ``tokenlife.parallel`` leaves out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pandas as pd
+
+from tokenlife.collectives import algorithm, build
+from tokenlife.parallel import Demand, Plan, Plans, demands
+from tokenlife.parallel.memory import KINDS, memory
+from tokenlife.parallel.ranks import AXIS_OF
+from tokenlife.transformer import ModelConfig
+from tokenlife.wire import PacketFormat
+
+ALGORITHMS = {
+    "all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "all_to_all": "linear",
+}  # fmt: skip
+BATCH = 1024  # plans priced together: their arrays stay in the processor's cache
+AXES = tuple(dict.fromkeys(AXIS_OF.values()))
+
+
+def sent(demand: Demand, plan: Plan, algorithms: Mapping[str, str] = ALGORITHMS):
+    """Return (rounds, bytes) of the payload that one rank sends for a demand, once."""
+    if demand.kind == "send":
+        return 1, demand.bytes_
+    terms = algorithm(demand.kind, algorithms[demand.kind]).terms
+    priced = terms(plan.size(demand.over), demand.bytes_)
+    return priced.rounds, priced.sent_bytes
+
+
+def sweep(
+    config: ModelConfig, plans: Plan, algorithms: Mapping[str, str] = ALGORITHMS
+) -> pd.DataFrame:
+    """Price plans: volumes and memory, one row for each.
+
+    Parameters
+    ----------
+    config
+        The model.
+    plans
+        A :class:`~tokenlife.parallel.plan.Plans`, or one plan. None is refused:
+        ``plans.legal(config)`` says which to believe.
+    algorithms
+        For each kind of collective.
+
+    Returns
+    -------
+    pandas.DataFrame
+        For each axis the bytes that a GPU sends in a step (``dp`` …: the mean over all GPUs;
+        ``dp_busiest`` …: the most of any); ``weights``, ``gradients``, ``optimiser``,
+        ``activations`` and ``total``: bytes on the GPU that holds most.
+
+    Examples
+    --------
+    >>> table = sweep(ModelConfig.load("llama-3.1-8b"), Plans(dp=[1, 2, 4], sequence=1024))
+    >>> [round(gigabytes, 1) for gigabytes in table["dp"] / 1e9]
+    [0.0, 32.1, 48.2]
+    """
+    columns = {f.name: getattr(plans, f.name) for f in fields(plans)}
+    plans = Plans(**columns)
+    batches = range(0, len(plans.pp), BATCH)
+    return pd.concat([_sweep(config, plans, slice(i, i + BATCH), algorithms) for i in batches])
+
+
+def _sweep(config, plans: Plans, part: slice, algorithms) -> pd.DataFrame:
+    """Price one batch: a line for each plan and stage, then the mean and the most of each plan."""
+    pp = plans.pp[part]
+    which = np.repeat(np.arange(len(pp)), pp)
+    starts = np.cumsum(pp) - pp
+    stage = np.arange(len(which)) - starts[which]
+    columns = {f.name: getattr(plans, f.name) for f in fields(plans)}
+    arrays = {k: c[part][which] for k, c in columns.items() if isinstance(c, np.ndarray)}
+    each = Plans(**columns | arrays)
+    volumes = {axis: np.zeros(len(which)) for axis in AXES}
+    for demand in demands(config, each, stage):
+        if np.any(demand.count):
+            volumes[demand.axis] += demand.count * sent(demand, each, algorithms)[1]
+    table = {}
+    for axis, volume in volumes.items():
+        table[axis] = np.add.reduceat(volume, starts) / pp
+        table[f"{axis}_busiest"] = np.maximum.reduceat(volume, starts)
+    held = memory(config, each, stage)
+    most = np.maximum.reduceat(held["total"], starts)[which] == held["total"]
+    _, fullest = np.unique(which[most], return_index=True)
+    for kind in (*KINDS, "total"):
+        table[kind] = held[kind][most][fullest]
+    return pd.DataFrame(table)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A demand of one or more stages.
+
+    Attributes
+    ----------
+    demand
+        What each rank of these stages asks for.
+    group_size
+        Ranks that perform it together.
+    stages
+        Which pipeline stages.
+    rounds, sent_bytes
+        Messages that a rank sends each time, and their payload.
+    """
+
+    demand: Demand
+    group_size: int
+    stages: tuple[int, ...]
+    rounds: int
+    sent_bytes: float
+
+
+def rows(
+    config: ModelConfig, plan: Plan, algorithms: Mapping[str, str] = ALGORITHMS
+) -> tuple[Row, ...]:
+    """List what the ranks of a job ask for in one step.
+
+    Raises
+    ------
+    PlanError
+        If the model cannot be laid out so.
+    """
+    plan.check(config)
+    stages: dict[Demand, list[int]] = {}
+    for stage in range(plan.pp):
+        for d in demands(config, plan, stage):
+            if d.count > 0 and d.items > 0 and plan.size(d.over) > 1:
+                d = replace(d, items=int(d.items), count=int(d.count))
+                stages.setdefault(d, []).append(stage)
+    return tuple(
+        Row(d, int(plan.size(d.over)), tuple(where), *sent(d, plan, algorithms))
+        for d, where in stages.items()
+    )
+
+
+def wire_bytes(found: tuple[Row, ...], plan: Plan, packets: PacketFormat) -> int:
+    """Return what all messages of a step occupy on their first link, preambles and gaps included.
+
+    Examples
+    --------
+    >>> from tokenlife.wire import tcp_over_ethernet
+    >>> plan = Plan(dp=2, sequence=64)
+    >>> found = rows(ModelConfig.load("gpt2"), plan)
+    >>> round(wire_bytes(found, plan, tcp_over_ethernet(1500)) / (2 * found[0].sent_bytes), 3)
+    1.062
+    """
+    total = 0
+    for row in found:
+        message = packets.frame(int(np.ceil(row.sent_bytes / row.rounds))).wire_bytes
+        total += message * int(row.rounds) * row.demand.count * len(row.stages)
+    return total * (plan.world // plan.pp)
+
+
+def matrix(
+    config: ModelConfig, plan: Plan, algorithms: Mapping[str, str] = ALGORITHMS
+) -> pd.DataFrame:
+    """Return who sends how much payload to whom in one step.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``axis``, ``phase``, ``src``, ``dst``, ``bytes``; pairs that exchange nothing are left out.
+
+    Examples
+    --------
+    >>> pairs = matrix(ModelConfig.load("gpt2"), Plan(dp=3, sequence=64))
+    >>> pairs[["src", "dst"]].values.tolist(), int(pairs["bytes"].sum()) // 124439808
+    ([[0, 1], [1, 2], [2, 0]], 16)
+    """
+    pieces = []
+    for row in rows(config, plan, algorithms):
+        d = row.demand
+        src, dst, bytes_ = _pairs(d, row.group_size, algorithms)
+        groups = np.array(plan.groups(d.over))
+        stage = plan._where(groups[:, 0])["pp"]
+        groups = groups[np.isin(stage, row.stages)]
+        piece = {"src": groups[:, src].ravel(), "dst": groups[:, dst].ravel()}
+        piece["bytes"] = np.tile(bytes_ * d.count, len(groups))
+        pieces.append(pd.DataFrame({"axis": d.axis, "phase": d.phase, **piece}))
+    if not pieces:
+        return pd.DataFrame(columns=["axis", "phase", "src", "dst", "bytes"])
+    keys = ["axis", "phase", "src", "dst"]
+    return pd.concat(pieces).groupby(keys, sort=True, as_index=False)["bytes"].sum()
+
+
+def _pairs(demand: Demand, ranks: int, algorithms: Mapping[str, str]):
+    """Return (src, dst, bytes) of one operation, by places in its group."""
+    if demand.kind == "send":
+        return np.array([0]), np.array([1]), np.array([demand.bytes_])
+    schedule = build(demand.kind, algorithms[demand.kind], ranks)
+    offsets = schedule.chunk_offsets(demand.items) * demand.item_bytes
+    total = np.zeros((ranks, ranks), dtype=np.int64)
+    for i in range(len(schedule.rounds)):
+        src, dst, size, _ = schedule.messages(i, offsets)
+        total[src, dst] += size
+    src, dst = np.nonzero(total)
+    return src, dst, total[src, dst]

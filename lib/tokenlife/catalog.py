@@ -149,7 +149,8 @@ def read_accelerator(name: str) -> dict:
     -------
     dict
         ``title``; ``peak_flops``: FLOP/s of dense matrix products by type; and, where the source
-        has them, ``memory_bytes``, ``memory_Bps``, ``power_w``; ``source``.
+        has them, ``memory_bytes``, ``memory_Bps``, ``power_w``, ``scale_up_Bps`` (one direction, to
+        the rest of the node) with ``switch_adds``; ``source``.
 
     Raises
     ------

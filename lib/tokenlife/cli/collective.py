@@ -71,12 +71,12 @@ def run(args: argparse.Namespace) -> Result:
 def _compare(args, size: int, links, options: dict) -> Result:
     """Price every algorithm that works for so many ranks; each takes the options that it knows."""
     able = algorithms(args.kind, args.ranks) if args.ranks > 0 else []
-    known = {"root": 0} if definition(args.kind).rooted else {}
+    known = {"root"} if definition(args.kind).rooted else set()
     if not able:
         raise ScheduleError(f"no algorithm for {args.kind} works for {args.ranks} ranks")
     if args.goal:
         raise ScheduleError("--goal writes one schedule: name its --algorithm")
-    if strange := sorted(set(options) - {k for a in able for k in a.options} - set(known)):
+    if strange := sorted(set(options) - {k for a in able for k in a.options} - known):
         raise ScheduleError(f"no algorithm for {args.kind} has an option {strange[0]!r}")
     rows = []
     for each in able:
@@ -95,9 +95,7 @@ def _compare(args, size: int, links, options: dict) -> Result:
         for row in rows
     ]
     data = {"kind": args.kind, "ranks": args.ranks, "bytes": size, "algorithms": rows}
-    return Result(
-        data | {"label": "modelled"}, "\n".join([f"{_head(args, size)}, fastest first", *lines])
-    )
+    return Result(data, "\n".join([f"{_head(args, size)}, fastest first", *lines]))
 
 
 def _head(args, size: int) -> str:

@@ -21,6 +21,7 @@ References
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -142,14 +143,10 @@ def predict(kind: str, fabric: Fabric, bytes_) -> pd.DataFrame:
     size = np.atleast_1d(np.asarray(bytes_, dtype=float))
     if fabric.ranks < 2 or size.min() < 1:
         raise ScheduleError("NCCL's model needs at least two GPUs and one byte")
-    pairs = [(a, p) for a in ("Ring", "Tree") for p in PROTOCOLS]
-    pairs = [
-        (a, p)
-        for a, p in [*pairs, ("NVLS", "Simple"), ("PAT", "Simple")]
-        if _runs(kind, fabric, a, p)
-    ]
     parts = []
-    for algorithm, protocol in pairs:
+    for algorithm, protocol in product(("Ring", "Tree", "NVLS", "PAT"), PROTOCOLS):
+        if not _runs(kind, fabric, algorithm, protocol):
+            continue
         time_s = _latency_s(kind, fabric, algorithm, protocol, size)
         time_s = time_s + size / _rate_Bps(kind, fabric, algorithm, protocol, size)
         columns = {"algorithm": algorithm, "protocol": protocol, "bytes": size, "time_s": time_s}
@@ -173,11 +170,13 @@ def crossovers(kind: str, fabric: Fabric, per_octave: int = 8) -> pd.DataFrame:
 
 def _runs(kind: str, fabric: Fabric, algorithm: str, protocol: str) -> bool:
     """Tell whether NCCL would consider a pair at all."""
+    wired, simple = protocol != "LL128" or fabric.inside == "NVLINK", protocol == "Simple"
+    whole = kind in ("broadcast", "reduce")
     return {
-        "Ring": protocol != "LL128" or fabric.inside == "NVLINK",
-        "Tree": kind == "all_reduce" and (protocol != "LL128" or fabric.inside == "NVLINK"),
-        "NVLS": fabric.nodes == 1 and fabric.nvls_Bps > 0 and kind not in ("broadcast", "reduce"),
-        "PAT": fabric.per_node == 1 and kind in ("all_gather", "reduce_scatter"),
+        "Ring": wired,
+        "Tree": wired and kind == "all_reduce",
+        "NVLS": simple and fabric.nodes == 1 and fabric.nvls_Bps > 0 and not whole,
+        "PAT": simple and fabric.per_node == 1 and kind in ("all_gather", "reduce_scatter"),
     }[algorithm]
 
 

@@ -3,7 +3,7 @@
 import argparse
 
 from tokenlife.cli import Result
-from tokenlife.collectives import ScheduleError, algorithm, algorithms, build, definition
+from tokenlife.collectives import Schedule, ScheduleError, algorithm, algorithms, build, definition
 from tokenlife.collectives.bounds import algbw_Bps, busbw_Bps, lower_bound
 from tokenlife.collectives.cost import Hockney, Tiers, price
 from tokenlife.files import atomic_write
@@ -53,13 +53,13 @@ def run(args: argparse.Namespace) -> Result:
     if args.goal:
         with atomic_write(args.goal, ScheduleError) as file:
             file.write(goal_text(schedule, size, 1, links.gamma_s_per_B).encode())
-    data = _row(args, args.algorithm, size, len(schedule.rounds), cost.time_s)
+    data = _row(args, schedule, size, cost.time_s)
     sent = data["bytes_sent_per_rank"] = cost.sent_bytes[: args.ranks].tolist()
     bound = float(lower_bound(args.kind, args.ranks, size).sent_bytes)
     lines = [
         f"{_head(args, size)} by {args.algorithm}",
         f"  {algorithm(args.kind, args.algorithm).says}",
-        f"rounds              {data['rounds']:,}",
+        f"rounds              {data['rounds']:,}, through {data['ports']} port(s) of that rate",
         f"busiest rank sends  {max(sent):,} bytes (least possible: {bound:,.0f})",
         f"all ranks send      {sum(sent):,} bytes",
         f"time                {format_time(data['time_s'], 4)}",
@@ -87,11 +87,11 @@ def _compare(args, size: int, links, options: dict) -> Result:
         else:
             mine.pop("root", None)
             time_s = float(links.terms_s(each.terms(args.ranks, size, **(each.options | mine))))
-        rows.append(_row(args, each.name, size, len(schedule.rounds), time_s))
+        rows.append(_row(args, schedule, size, time_s))
     rows.sort(key=lambda row: row["time_s"])
     lines = [
-        f"{row['algorithm']:<28}{row['rounds']:>9,} rounds {format_time(row['time_s'], 4):>11}"
-        f"{_rate(row['busbw_Bps']):>14} busbw"
+        f"{row['algorithm']:<28}{row['rounds']:>9,} rounds{row['ports']:>5} port(s)"
+        f"{format_time(row['time_s'], 4):>12}{_rate(row['busbw_Bps']):>14} busbw"
         for row in rows
     ]
     data = {"kind": args.kind, "ranks": args.ranks, "bytes": size, "algorithms": rows}
@@ -102,13 +102,13 @@ def _head(args, size: int) -> str:
     return f"modelled: {args.kind}, ranks: {args.ranks}, {format_bytes(size)} each"
 
 
-def _row(args, name: str, size: int, rounds: int, time_s: float) -> dict:
+def _row(args, schedule: Schedule, size: int, time_s: float) -> dict:
     # What takes no time has no bandwidth either.
     bandwidth = float(algbw_Bps(size, time_s)) if time_s else None
     bus = float(busbw_Bps(args.kind, args.ranks, size, time_s)) if time_s else None
-    row = {"kind": args.kind, "algorithm": name, "ranks": args.ranks, "bytes": size}
-    row |= {"rounds": rounds, "time_s": time_s, "algbw_Bps": bandwidth, "busbw_Bps": bus}
-    return row | {"label": "modelled"}
+    row = {"kind": args.kind, "algorithm": schedule.algorithm, "ranks": args.ranks, "bytes": size}
+    row |= {"rounds": len(schedule.rounds), "ports": schedule.ports, "time_s": time_s}
+    return row | {"algbw_Bps": bandwidth, "busbw_Bps": bus, "label": "modelled"}
 
 
 def _size(args) -> int:

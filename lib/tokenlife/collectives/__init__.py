@@ -1,6 +1,15 @@
 """Collective algorithms, each written once, as a schedule of sends in rounds."""
 
-from tokenlife.collectives import direct, recursive, tree  # noqa: F401 - registers
+from tokenlife.collectives import (  # noqa: F401 - each registers its algorithms
+    bruck,
+    direct,
+    hierarchical,
+    in_network,
+    recursive,
+    ring,
+    torus,
+    tree,
+)
 from tokenlife.collectives.compose import pipelined, reverse
 from tokenlife.collectives.definitions import DEFINITIONS, Definition, definition
 from tokenlife.collectives.direct import uneven_all_to_all

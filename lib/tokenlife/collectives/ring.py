@@ -10,8 +10,11 @@ References
    workstations", J. Parallel Distrib. Comput. 69(2), 2009.
 """
 
+from math import gcd
+
 import numpy as np
 
+from tokenlife.collectives.compose import GATHERS, family
 from tokenlife.collectives.registry import Algorithm, register
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule, ScheduleError
 from tokenlife.collectives.terms import Terms
@@ -59,6 +62,50 @@ def ring_all_reduce(ranks: int) -> Schedule:
     return Schedule("all_reduce", "ring", ranks, ranks, rounds)
 
 
+def bidirectional_all_gather(ranks: int) -> Schedule:
+    """Build the all-gather in which every block runs both ways and meets itself half around."""
+    rank = np.arange(ranks)
+
+    def shift(step: int) -> Round:
+        # With an even number the farthest rank is reached from one side only.
+        ways = (1, -1) if 2 * step + 2 < ranks else (1,)
+        src = np.tile(rank, len(ways))
+        way = np.repeat(ways, ranks)
+        return Round.columns(src, (src + way) % ranks, (src - way * step) % ranks, reduce=False)
+
+    rounds = LazyRounds(ranks // 2, shift)
+    return Schedule("all_gather", "bidirectional_ring", ranks, ranks, rounds, ports=2)
+
+
+def ring_channels_all_gather(ranks: int, channels: int = 2) -> Schedule:
+    """Build the all-gather over several rings at once, each with its share of every block.
+
+    Ring c joins ranks s apart, where s is the c-th stride without a common factor with the ranks:
+    the rings share no link.
+
+    Parameters
+    ----------
+    ranks, channels
+        Size of the group, and rings.
+    """
+    rank = np.tile(np.arange(ranks), channels)
+    ring = np.repeat(np.arange(channels), ranks)
+    stride = np.array(_strides(ranks))[ring]
+
+    def shift(step: int) -> Round:
+        chunk = (rank - step * stride) % ranks * channels + ring
+        return Round.columns(rank, (rank + stride) % ranks, chunk, reduce=False)
+
+    rounds = LazyRounds(ranks - 1, shift)
+    return Schedule(
+        "all_gather", "ring_channels", ranks, ranks, rounds, pieces=channels, ports=channels
+    )
+
+
+def _strides(ranks: int) -> list[int]:
+    return [s for s in range(1, ranks) if gcd(s, ranks) == 1]
+
+
 def _half_terms(ranks, bytes_, reduces: bool) -> Terms:
     sent = (ranks - 1) / ranks * bytes_
     return Terms(ranks - 1, sent, sent if reduces else 0 * sent)
@@ -89,4 +136,23 @@ register(
         "reduce-scatter then all-gather around a ring; least bytes, most rounds",
         _SOURCE,
     ),
+)
+family(
+    GATHERS,
+    "bidirectional_ring",
+    bidirectional_all_gather,
+    lambda ranks, bytes_: Terms(ranks // 2, ranks // 2 * bytes_ / ranks),
+    "both ways around at once; half the rounds, at two ports",
+    _SOURCE,
+)
+family(
+    GATHERS,
+    "ring_channels",
+    ring_channels_all_gather,
+    lambda ranks, bytes_, channels=2: Terms(ranks - 1, (ranks - 1) / ranks * bytes_ / channels),
+    "several rings of different strides, each with a share; one port each",
+    _SOURCE,
+    lambda ranks, channels: len(_strides(ranks)) >= channels,
+    "as many strides without a common factor with it as there are `channels`",
+    options={"channels": 2},
 )

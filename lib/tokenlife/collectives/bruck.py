@@ -19,17 +19,17 @@ References
 
 import numpy as np
 
-from tokenlife.collectives.compose import GATHERS, family, runs
-from tokenlife.collectives.registry import Algorithm, register
+from tokenlife.collectives.compose import GATHERS, registered, runs
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule
-from tokenlife.collectives.terms import Terms, log2_up
+from tokenlife.collectives.terms import Terms, all_but_own, log2_up
 
 _BRUCK = "J. Bruck et al., IEEE Trans. Parallel Distrib. Syst. 8(11), 1997"
 _PAT = "S. Jeaugey, arXiv:2506.20252, 2025"
 
 
+@registered(GATHERS, "bruck", all_but_own(log2_up), _BRUCK)
 def bruck_all_gather(ranks: int) -> Schedule:
-    """Build Bruck's all-gather: rank r sends the blocks r, r + 1, … it holds to rank r − 2ᵗ."""
+    """Build Bruck's all-gather: round t passes what a rank holds to the rank 2ᵗ before it."""
     rank = np.arange(ranks)
 
     def give(step: int) -> Round:
@@ -39,8 +39,17 @@ def bruck_all_gather(ranks: int) -> Schedule:
     return Schedule("all_gather", "bruck", ranks, ranks, LazyRounds(int(log2_up(ranks)), give))
 
 
+def _all_to_all_terms(ranks, bytes_) -> Terms:
+    moved = 0
+    for hop in 1 << np.arange(np.max(log2_up(ranks))):
+        # How many of the numbers below ``ranks`` have this bit set.
+        moved = moved + ranks // (2 * hop) * hop + np.maximum(ranks % (2 * hop) - hop, 0)
+    return Terms(log2_up(ranks), moved * bytes_ / ranks)
+
+
+@registered("all_to_all", "bruck", _all_to_all_terms, _BRUCK)
 def bruck_all_to_all(ranks: int) -> Schedule:
-    """Build Bruck's all-to-all: round t moves every block whose distance has bit t set by 2ᵗ."""
+    """Build Bruck's all-to-all: blocks hop along the bits of their distance; more bytes."""
     source = np.arange(ranks)[:, None]
 
     def hop(step: int) -> Round:
@@ -54,8 +63,17 @@ def bruck_all_to_all(ranks: int) -> Schedule:
     return Schedule("all_to_all", "bruck", ranks, ranks, LazyRounds(int(log2_up(ranks)), hop))
 
 
+def _pat_rounds(ranks, aggregate: int = 1024):
+    rounds = 0 * ranks
+    for hop in 1 << np.arange(np.max(log2_up(ranks))):
+        blocks = ((ranks - 1) // hop + 1) // 2
+        rounds = rounds + (blocks + aggregate - 1) // aggregate
+    return rounds
+
+
+@registered(GATHERS[:2], "pat", all_but_own(_pat_rounds), _PAT)
 def pat_all_gather(ranks: int, aggregate: int = 1024) -> Schedule:
-    """Build the PAT all-gather: hops of …, 4, 2, 1, with few blocks on the far ones.
+    """Build the PAT all-gather: far hops first with few blocks, near ones last.
 
     Parameters
     ----------
@@ -77,52 +95,3 @@ def pat_all_gather(ranks: int, aggregate: int = 1024) -> Schedule:
         return Round.columns(*(column.ravel() for column in columns), reduce=False)
 
     return Schedule("all_gather", "pat", ranks, ranks, LazyRounds(len(plan), give))
-
-
-def _gather_terms(ranks, bytes_) -> Terms:
-    return Terms(log2_up(ranks), (ranks - 1) / ranks * bytes_)
-
-
-def _all_to_all_terms(ranks, bytes_) -> Terms:
-    moved = 0
-    for hop in 1 << np.arange(np.max(log2_up(ranks))):
-        # How many of the numbers below ``ranks`` have this bit set.
-        moved = moved + ranks // (2 * hop) * hop + np.maximum(ranks % (2 * hop) - hop, 0)
-    return Terms(log2_up(ranks), moved * bytes_ / ranks)
-
-
-def _pat_terms(ranks, bytes_, aggregate: int = 1024) -> Terms:
-    rounds = 0 * ranks
-    for hop in 1 << np.arange(np.max(log2_up(ranks))):
-        blocks = ((ranks - 1) // hop + 1) // 2
-        rounds = rounds + (blocks + aggregate - 1) // aggregate
-    return Terms(rounds, (ranks - 1) / ranks * bytes_)
-
-
-family(
-    GATHERS,
-    "bruck",
-    bruck_all_gather,
-    _gather_terms,
-    "doubling distance around a ring; fewest rounds for any number of ranks",
-    _BRUCK,
-)
-family(
-    GATHERS[:2],
-    "pat",
-    pat_all_gather,
-    _pat_terms,
-    "far hops first with few blocks, near ones last; as many blocks in a message as fit",
-    _PAT,
-    options={"aggregate": 1024},
-)
-register(
-    Algorithm(
-        "all_to_all",
-        "bruck",
-        bruck_all_to_all,
-        _all_to_all_terms,
-        "blocks hop along the bits of their distance; few rounds, more bytes",
-        _BRUCK,
-    )
-)

@@ -4,10 +4,12 @@ Run an all-gather backwards, let each receiver add instead of copy, and it is a 
 tree along which a block spreads from its owner becomes the tree along which its sum comes home. In
 the same way a broadcast becomes a reduce and a scatter a gather. This holds for every schedule in
 which no rank is given a block twice. And a reduce-scatter followed by an all-gather is an
-all-reduce, so one builder brings a *family* of three algorithms.
+all-reduce, so one builder brings three algorithms.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from inspect import getdoc, signature
 
 import numpy as np
 
@@ -72,18 +74,11 @@ def pipelined(schedule: Schedule, pieces: int) -> Schedule:
 
     def overlap(index: int) -> Round:
         # Round t of piece p runs at t + p.
-        parts = [
-            (schedule.rounds[index - piece].single_chunks(), piece)
-            for piece in range(max(0, index - length + 1), min(pieces, index + 1))
-        ]
-        src, dst, chunk, reduce = (
-            np.concatenate(columns)
-            for columns in zip(
-                *((src, dst, chunk * pieces + p, red) for (src, dst, chunk, red), p in parts),
-                strict=True,
-            )
-        )
-        return Round.columns(src, dst, chunk, reduce=reduce)
+        under_way = range(max(0, index - length + 1), min(pieces, index + 1))
+        parts = [schedule.rounds[index - piece].single_chunks() for piece in under_way]
+        src, dst, chunk, reduce = (np.concatenate(column) for column in zip(*parts, strict=True))
+        piece = np.repeat(under_way, [len(part[0]) for part in parts])
+        return Round.columns(src, dst, chunk * pieces + piece, reduce=reduce)
 
     return schedule.renamed(
         rounds=LazyRounds(length + pieces - 1 if length else 0, overlap),
@@ -106,42 +101,50 @@ def runs(src, dst, first, count, ranks: int) -> Round:
     return Round.columns(src[keep], dst[keep], first[keep], reduce=False, count=count[keep])
 
 
-def family(
-    kinds: tuple[str, ...],
-    name: str,
-    build: Callable[..., Schedule],
-    terms: Callable[..., Terms],
-    *says_and_source: str,
-    **fields,
-) -> None:
-    """Register an algorithm, its reverse, and an all-reduce: the reverse and then itself.
+GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
+TREES = ("broadcast", "reduce", "all_reduce")
+SCATTERS = ("scatter", "gather")
+
+
+def registered(kinds: str | tuple[str, ...], name: str, terms: Callable, source: str, **fields):
+    """Decorate a builder: register it, and what it is backwards.
+
+    The first line of its docstring, after a colon if there is one, is what the algorithm says; its
+    keywords are its options.
 
     Parameters
     ----------
     kinds
-        :data:`GATHERS` or :data:`TREES`, or the first two of them.
-    name, build, terms, says_and_source, **fields
-        As in :class:`~tokenlife.collectives.registry.Algorithm`, for the first of the three.
+        Its collective; or :data:`GATHERS`, :data:`TREES`, :data:`SCATTERS` or the first two of
+        them, to register the reverse as the second and, as the third, the one after the other.
+    name, terms, source, **fields
+        As in :class:`~tokenlife.collectives.registry.Algorithm`; terms are those of the first.
     """
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
 
-    def back(ranks, **options):
-        return reverse(build(ranks, **options), kinds[1])
+    def enter(build: Callable[..., Schedule]) -> Callable[..., Schedule]:
+        def back(ranks, **options):
+            return reverse(build(ranks, **options), kinds[1])
 
-    def both(ranks, **options):
-        return then(back(ranks, **options), build(ranks, **options), "all_reduce")
+        def both(ranks, **options):
+            return then(back(ranks, **options), build(ranks, **options), kinds[2])
 
-    def adds(ranks, bytes_, **options):
-        there = terms(ranks, bytes_, **options)
-        # In an all-gather each rank is given, on all ports, every block but its own.
-        received = (ranks - 1) / ranks * bytes_ if kinds[0] == "all_gather" else there.sent_bytes
-        return Terms(there.rounds, there.sent_bytes, received)
+        def adds(ranks, bytes_, **options):
+            there = terms(ranks, bytes_, **options)
+            # In an all-gather each rank is given, on all ports, every block but its own.
+            given = (ranks - 1) / ranks * bytes_ if kinds[0] == "all_gather" else there.sent_bytes
+            return Terms(there.rounds, there.sent_bytes, given * ("reduce" in kinds[1]))
 
-    def sums(ranks, bytes_, **options):
-        return adds(ranks, bytes_, **options) + terms(ranks, bytes_, **options)
+        def sums(ranks, bytes_, **options):
+            return adds(ranks, bytes_, **options) + terms(ranks, bytes_, **options)
 
-    for kind, builder, price in zip(kinds, (build, back, both), (terms, adds, sums), strict=False):
-        register(Algorithm(kind, name, builder, price, *says_and_source, **fields))
+        says = getdoc(build).splitlines()[0].split(": ", 1)[-1].rstrip(".")
+        takes = {p.name: p.default for p in signature(build).parameters.values()}
+        options = {key: takes[key] for key in takes if key not in ("ranks", "root")}
+        ways = ((build, terms, ""), (back, adds, "; backwards"), (both, sums, "; back, then forth"))
+        for kind, (builder, price, way) in zip(kinds, ways, strict=False):
+            entry = Algorithm(kind, name, builder, price, says + way, source, **fields)
+            register(replace(entry, options=options))
+        return build
 
-
-GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
-TREES = ("broadcast", "reduce", "all_reduce")
+    return enter

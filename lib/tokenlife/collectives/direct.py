@@ -6,23 +6,21 @@ everybody it is the worst there is: n − 1 messages one after another through o
 
 import numpy as np
 
-from tokenlife.collectives.compose import GATHERS, TREES, family, reverse
-from tokenlife.collectives.registry import Algorithm, build, register
+from tokenlife.collectives.compose import GATHERS, SCATTERS, TREES, registered
+from tokenlife.collectives.registry import build
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule, ScheduleError
-from tokenlife.collectives.terms import Terms, log2_up
+from tokenlife.collectives.terms import all_but_own, log2_up, others, whole_buffers
 
 _MPI = "the basic algorithms of MPI libraries"
 _THAKUR = "R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19(1), 2005"
-_LINEAR = "round t goes t ranks further; every block crosses the network once"
+_BARRIER = "D. Hensgen, R. Finkel, U. Manber, Int. J. Parallel Programming 17(1), 1988"
+
+POWER_OF_TWO = {"supports": lambda ranks: ranks & (ranks - 1) == 0, "counts": "a power of two"}
 
 
-def power_of_two(ranks: int, **options) -> bool:
-    """Return whether a number of ranks is a power of two."""
-    return ranks & (ranks - 1) == 0
-
-
+@registered(TREES, "linear", whole_buffers(others), _MPI)
 def linear_broadcast(ranks: int, root: int = 0) -> Schedule:
-    """Build the broadcast in which the root sends to one rank after another."""
+    """Build the linear broadcast: the root sends to one rank after another."""
 
     def give(step: int) -> Round:
         return Round.columns(root, (root + step + 1) % ranks, 0, reduce=False)
@@ -30,8 +28,9 @@ def linear_broadcast(ranks: int, root: int = 0) -> Schedule:
     return Schedule("broadcast", "linear", ranks, 1, LazyRounds(ranks - 1, give), root=root)
 
 
+@registered(SCATTERS, "linear", all_but_own(others), _MPI)
 def linear_scatter(ranks: int, root: int = 0) -> Schedule:
-    """Build the scatter in which the root sends to one rank after another."""
+    """Build the linear scatter: the root serves one rank after another."""
 
     def give(step: int) -> Round:
         rank = (root + step + 1) % ranks
@@ -40,8 +39,9 @@ def linear_scatter(ranks: int, root: int = 0) -> Schedule:
     return Schedule("scatter", "linear", ranks, ranks, LazyRounds(ranks - 1, give), root=root)
 
 
+@registered(GATHERS[:2], "linear", all_but_own(others), _MPI)
 def linear_all_gather(ranks: int) -> Schedule:
-    """Build the all-gather in which round t sends every block t ranks further."""
+    """Build the linear all-gather: in round t every rank sends its block t ranks further."""
     rank = np.arange(ranks)
 
     def shift(step: int) -> Round:
@@ -50,26 +50,27 @@ def linear_all_gather(ranks: int) -> Schedule:
     return Schedule("all_gather", "linear", ranks, ranks, LazyRounds(ranks - 1, shift))
 
 
+def _meetings(name: str, ranks: int, peer_of) -> Schedule:
+    """Return the all-to-all in which rank i sends to ``peer_of(i, t)`` in round t, from 1."""
+    rank = np.arange(ranks)
+
+    def meet(step: int) -> Round:
+        peer = peer_of(rank, step + 1)
+        return Round.columns(rank, peer, rank * ranks + peer, reduce=False)
+
+    return Schedule("all_to_all", name, ranks, ranks, LazyRounds(ranks - 1, meet))
+
+
+@registered("all_to_all", "linear", all_but_own(others), _MPI)
 def linear_all_to_all(ranks: int) -> Schedule:
-    """Build the all-to-all in which rank i sends to rank i + t in round t."""
-    rank = np.arange(ranks)
-
-    def shift(step: int) -> Round:
-        peer = (rank + step + 1) % ranks
-        return Round.columns(rank, peer, rank * ranks + peer, reduce=False)
-
-    return Schedule("all_to_all", "linear", ranks, ranks, LazyRounds(ranks - 1, shift))
+    """Build the linear all-to-all: in round t every rank sends to the one t ranks further."""
+    return _meetings("linear", ranks, lambda rank, step: (rank + step) % ranks)
 
 
+@registered("all_to_all", "pairwise", all_but_own(others), _THAKUR, **POWER_OF_TWO)
 def pairwise_all_to_all(ranks: int) -> Schedule:
-    """Build the all-to-all in which ranks i and i xor t swap blocks in round t."""
-    rank = np.arange(ranks)
-
-    def swap(step: int) -> Round:
-        peer = rank ^ (step + 1)
-        return Round.columns(rank, peer, rank * ranks + peer, reduce=False)
-
-    return Schedule("all_to_all", "pairwise", ranks, ranks, LazyRounds(ranks - 1, swap))
+    """Build the pairwise all-to-all: in round t ranks i and i xor t swap blocks."""
+    return _meetings("pairwise", ranks, lambda rank, step: rank ^ step)
 
 
 def uneven_all_to_all(counts: np.ndarray, name: str = "linear", **options) -> Schedule:
@@ -100,8 +101,9 @@ def uneven_all_to_all(counts: np.ndarray, name: str = "linear", **options) -> Sc
     return build("all_to_all", name, len(table), **options).renamed(counts=table)
 
 
+@registered("barrier", "dissemination", whole_buffers(log2_up), _BARRIER)
 def dissemination_barrier(ranks: int) -> Schedule:
-    """Build the barrier in which rank i tells rank i + 2ᵗ in round t."""
+    """Build the dissemination barrier: in round t every rank tells the one 2ᵗ further."""
     rank = np.arange(ranks)
 
     def tell(step: int) -> Round:
@@ -110,57 +112,8 @@ def dissemination_barrier(ranks: int) -> Schedule:
     return Schedule("barrier", "dissemination", ranks, 1, LazyRounds(int(log2_up(ranks)), tell))
 
 
+@registered("send", "direct", whole_buffers(lambda ranks: np.minimum(ranks - 1, 1)), _MPI)
 def direct_send(ranks: int, root: int = 0) -> Schedule:
-    """Build one message from the root to the next rank."""
+    """Build a send: one message from the root to the next rank."""
     one = Round.columns(root, (root + 1) % ranks, 0, reduce=False)
     return Schedule("send", "direct", ranks, 1, (one,)[: ranks - 1], root=root)
-
-
-def _whole(ranks, bytes_) -> Terms:
-    return Terms(ranks - 1, (ranks - 1) * bytes_)
-
-
-def _blocks(ranks, bytes_) -> Terms:
-    return Terms(ranks - 1, (ranks - 1) / ranks * bytes_)
-
-
-family(TREES, "linear", linear_broadcast, _whole, "the root talks to each rank in turn", _MPI)
-family(GATHERS[:2], "linear", linear_all_gather, _blocks, _LINEAR, _MPI)
-register(
-    Algorithm("scatter", "linear", linear_scatter, _blocks, "the root gives to each in turn", _MPI),
-    Algorithm(
-        "gather",
-        "linear",
-        lambda ranks, root=0: reverse(linear_scatter(ranks, root), "gather"),
-        _blocks,
-        "the root takes from each in turn",
-        _MPI,
-    ),
-    Algorithm("all_to_all", "linear", linear_all_to_all, _blocks, _LINEAR, _MPI),
-    Algorithm(
-        "all_to_all",
-        "pairwise",
-        pairwise_all_to_all,
-        _blocks,
-        "in each round all ranks pair off and swap; every block crosses the network once",
-        _THAKUR,
-        power_of_two,
-        "a power of two",
-    ),
-    Algorithm(
-        "barrier",
-        "dissemination",
-        dissemination_barrier,
-        lambda ranks, bytes_: Terms(log2_up(ranks), log2_up(ranks) * bytes_),
-        "in each round twice as many have been heard of",
-        "D. Hensgen, R. Finkel, U. Manber, Int. J. Parallel Programming 17(1), 1988",
-    ),
-    Algorithm(
-        "send",
-        "direct",
-        direct_send,
-        lambda ranks, bytes_: Terms(np.minimum(ranks - 1, 1), np.minimum(ranks - 1, 1) * bytes_),
-        "one message",
-        _MPI,
-    ),
-)

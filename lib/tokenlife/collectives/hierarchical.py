@@ -16,18 +16,32 @@ References
 
 import numpy as np
 
-from tokenlife.collectives.compose import GATHERS, family
-from tokenlife.collectives.registry import Algorithm, register
+from tokenlife.collectives.compose import GATHERS, registered
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule
-from tokenlife.collectives.terms import Terms
+from tokenlife.collectives.terms import Terms, all_but_own
 from tokenlife.collectives.torus import torus_all_gather
 
 _BLUE = "M. Cho, U. Finkler, D. Kung, H. Hunter, BlueConnect, SysML 2019"
 _PXN = "K. Mandakolathur, S. Jeaugey, NVIDIA technical blog, 2022"
 
 
+def _rounds(ranks, node: int = 8):
+    return ranks // node + node - 2
+
+
+def _two_leg_terms(ranks, bytes_, node: int = 8) -> Terms:
+    return Terms(_rounds(ranks, node), (2 - 1 / node - node / ranks) * bytes_)
+
+
+_NODES = {
+    "supports": lambda ranks, node: ranks % node == 0,
+    "counts": "a multiple of the ranks in a `node`",
+}
+
+
+@registered(GATHERS, "hierarchical", all_but_own(_rounds), _BLUE, **_NODES)
 def hierarchical_all_gather(ranks: int, node: int = 8) -> Schedule:
-    """Build the all-gather by rings along each rail, then inside each node.
+    """Build the hierarchical all-gather: rings along each rail, then inside each node.
 
     It is that of a torus whose neighbours are the nodes of a rail, with ranks and blocks renamed.
 
@@ -48,13 +62,15 @@ def hierarchical_all_gather(ranks: int, node: int = 8) -> Schedule:
     return inner.renamed(algorithm="hierarchical", rounds=rounds)
 
 
+@registered("all_to_all", "hierarchical", _two_leg_terms, _PXN, **_NODES)
 def hierarchical_all_to_all(ranks: int, node: int = 8) -> Schedule:
-    """Build the all-to-all that crosses to the node first, then goes to the rank inside it."""
+    """Build the hierarchical all-to-all: along the rail to the node, then to the rank in it."""
     return _two_legs("hierarchical", ranks, node, between_first=True)
 
 
+@registered("all_to_all", "pxn", _two_leg_terms, _PXN, **_NODES)
 def pxn_all_to_all(ranks: int, node: int = 8) -> Schedule:
-    """Build the all-to-all that changes to the rail of its destination before it crosses."""
+    """Build the PXN all-to-all: inside the node to the receiver's rail, then along it."""
     return _two_legs("pxn", ranks, node, between_first=False)
 
 
@@ -73,49 +89,3 @@ def _two_legs(name: str, ranks: int, node: int, *, between_first: bool) -> Sched
             on = np.flatnonzero(far == step)
             rounds.append(Round.columns(src[on], dst[on], on, reduce=False))
     return Schedule("all_to_all", name, ranks, ranks, tuple(rounds))
-
-
-def _gather_terms(ranks, bytes_, node: int = 8) -> Terms:
-    return Terms(ranks // node - 1 + node - 1, (ranks - 1) / ranks * bytes_)
-
-
-def _two_leg_terms(ranks, bytes_, node: int = 8) -> Terms:
-    legs = (node - 1) / node + (ranks // node - 1) / (ranks // node)
-    return Terms(ranks // node - 1 + node - 1, legs * bytes_)
-
-
-_NODES = {
-    "supports": lambda ranks, node: ranks % node == 0,
-    "counts": "a multiple of the ranks in a `node`",
-    "options": {"node": 8},
-}
-
-family(
-    GATHERS,
-    "hierarchical",
-    hierarchical_all_gather,
-    _gather_terms,
-    "each rank crosses between nodes with its share only; the rest stays on fast links",
-    _BLUE,
-    **_NODES,
-)
-register(
-    Algorithm(
-        "all_to_all",
-        "hierarchical",
-        hierarchical_all_to_all,
-        _two_leg_terms,
-        "along the rail to the node of the receiver, which spreads what came",
-        _PXN,
-        **_NODES,
-    ),
-    Algorithm(
-        "all_to_all",
-        "pxn",
-        pxn_all_to_all,
-        _two_leg_terms,
-        "inside the node to the rail of the receiver, then one message per node along it",
-        _PXN,
-        **_NODES,
-    ),
-)

@@ -21,7 +21,7 @@ from functools import partial
 
 import numpy as np
 
-from tokenlife.collectives.compose import pipelined
+from tokenlife.collectives.compose import pipelined, registered
 from tokenlife.collectives.registry import Algorithm, register
 from tokenlife.collectives.schedule import Round, Schedule
 from tokenlife.collectives.terms import Terms
@@ -31,8 +31,20 @@ _SHARP = "R. L. Graham et al., COMHPC 2016"
 _NVLS = "A. Ishii, R. Wells, Hot Chips 34, 2022"
 
 
+def _switch_tree_terms(ranks, bytes_, radix: int = 64, pieces: int = 1) -> Terms:
+    levels, reach = 0 * ranks, 1
+    while reach < np.max(ranks):
+        levels, reach = levels + (reach < ranks), reach * radix
+    rounds = np.where(levels > 0, 2 * levels + pieces - 1, 0)
+    return Terms(rounds, rounds * bytes_ / pieces)
+
+
+_RADIX = {"supports": lambda ranks, radix, pieces: radix > 1, "counts": "a `radix` above 1"}
+
+
+@registered("all_reduce", "switch_tree", _switch_tree_terms, _SHARP, **_RADIX)
 def switch_tree_all_reduce(ranks: int, radix: int = 64, pieces: int = 1) -> Schedule:
-    """Build the all-reduce up and down a tree of adding switches.
+    """Build the switch tree: switches add on the way up and copy on the way down.
 
     Parameters
     ----------
@@ -61,14 +73,6 @@ def switch_tree_all_reduce(ranks: int, radix: int = 64, pieces: int = 1) -> Sche
     rounds = stream(np.array(low + high), np.array(high + low), first, 1, pieces, reduce=up)
     switches = len(set(high))
     return Schedule("all_reduce", "switch_tree", ranks, 1, rounds, pieces=pieces, switches=switches)
-
-
-def _switch_tree_terms(ranks, bytes_, radix: int = 64, pieces: int = 1) -> Terms:
-    levels, reach = 0 * ranks, 1
-    while reach < np.max(ranks):
-        levels, reach = levels + (reach < ranks), reach * radix
-    rounds = np.where(levels > 0, 2 * levels + pieces - 1, 0)
-    return Terms(rounds, rounds * bytes_ / pieces)
 
 
 # What each rank exchanges with the switch in each round: up or down, its own block or all of them.
@@ -115,32 +119,16 @@ def _nvls_terms(kind: str, ranks, bytes_, pieces: int = 1) -> Terms:
     return Terms(many * rounds, many * (whole + share / ranks) * bytes_ / pieces)
 
 
-def _nvls_algorithm(kind: str, says: str) -> Algorithm:
-    return Algorithm(
-        kind,
-        "nvls",
-        partial(nvls, kind),
-        partial(_nvls_terms, kind),
-        says,
-        _NVLS,
-        options={"pieces": 1},
-        once=kind != "all_reduce",
+for _kind in _STAGES:
+    register(
+        Algorithm(
+            _kind,
+            "nvls",
+            partial(nvls, _kind),
+            partial(_nvls_terms, _kind),
+            "the switch sums a block of all ranks, or multicasts the block of one",
+            _NVLS,
+            options={"pieces": 1},
+            once=_kind != "all_reduce",
+        )
     )
-
-
-register(
-    Algorithm(
-        "all_reduce",
-        "switch_tree",
-        switch_tree_all_reduce,
-        _switch_tree_terms,
-        "switches add on the way up and copy on the way down; one buffer out, one in",
-        _SHARP,
-        lambda ranks, radix, pieces: radix > 1,
-        "a `radix` above 1",
-        options={"radix": 64, "pieces": 1},
-    ),
-    _nvls_algorithm("all_reduce", "the switch sums each block, then multicasts it"),
-    _nvls_algorithm("reduce_scatter", "the switch reads all ranks and sums a block for each"),
-    _nvls_algorithm("all_gather", "the switch multicasts the block of each rank"),
-)

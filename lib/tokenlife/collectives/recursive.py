@@ -15,20 +15,20 @@ References
 
 import numpy as np
 
-from tokenlife.collectives.compose import reverse, then
-from tokenlife.collectives.direct import power_of_two
-from tokenlife.collectives.registry import Algorithm, register
+from tokenlife.collectives.compose import registered, reverse, then
+from tokenlife.collectives.direct import POWER_OF_TWO
 from tokenlife.collectives.ring import ring_all_gather, ring_reduce_scatter
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule
-from tokenlife.collectives.terms import Terms, log2_down, log2_up
+from tokenlife.collectives.terms import Terms, all_but_own, log2_down, log2_up
 from tokenlife.collectives.tree import binomial_scatter
 
 _THAKUR = "R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19(1), 2005"
 _GEIJN = "M. Barnett, L. Shuler, R. van de Geijn, S. Gupta, D. Payne, J. Watts, SHPCC 1994"
 
 
+@registered("all_gather", "recursive_doubling", all_but_own(log2_down), _THAKUR, **POWER_OF_TWO)
 def doubling_all_gather(ranks: int) -> Schedule:
-    """Build the all-gather by recursive doubling, for a power of two."""
+    """Build recursive doubling: partners at doubling distance swap all they hold."""
     rank = np.arange(ranks)
 
     def swap(step: int) -> Round:
@@ -39,14 +39,32 @@ def doubling_all_gather(ranks: int) -> Schedule:
     return Schedule("all_gather", "recursive_doubling", ranks, ranks, rounds)
 
 
+def _halving_terms(ranks, bytes_) -> Terms:
+    sent = (ranks - 1) / ranks * bytes_
+    return Terms(log2_down(ranks), sent, sent)
+
+
+@registered("reduce_scatter", "recursive_halving", _halving_terms, _THAKUR, **POWER_OF_TWO)
 def halving_reduce_scatter(ranks: int) -> Schedule:
-    """Build the reduce-scatter by recursive halving, for a power of two."""
+    """Build recursive halving: partners swap the halves that each will not keep."""
     gather = doubling_all_gather(ranks).renamed(algorithm="recursive_halving")
     return reverse(gather, "reduce_scatter")
 
 
+def _folded(ranks, bytes_, terms: Terms) -> Terms:
+    """Add the two rounds of whole buffers where the ranks are no power of two."""
+    folds = (1 << log2_down(ranks)) != ranks
+    return terms + Terms(2 * folds, 2 * folds * bytes_, folds * bytes_)
+
+
+def _doubling_terms(ranks, bytes_) -> Terms:
+    levels = log2_down(ranks)
+    return _folded(ranks, bytes_, Terms(levels, levels * bytes_, levels * bytes_))
+
+
+@registered("all_reduce", "recursive_doubling", _doubling_terms, _THAKUR)
 def doubling_all_reduce(ranks: int) -> Schedule:
-    """Build the all-reduce that exchanges whole buffers at distance 1, 2, 4, …; any ranks."""
+    """Build recursive doubling: whole buffers at doubling distance; best for short ones."""
 
     def swap(step: int) -> Round:
         rank = np.arange(1 << int(log2_down(ranks)))
@@ -56,8 +74,14 @@ def doubling_all_reduce(ranks: int) -> Schedule:
     return fold(Schedule("all_reduce", "recursive_doubling", ranks, 1, rounds))
 
 
+def _halving_doubling_terms(ranks, bytes_) -> Terms:
+    half = (1 - 0.5 ** log2_down(ranks)) * bytes_
+    return _folded(ranks, bytes_, Terms(2 * log2_down(ranks), 2 * half, half))
+
+
+@registered("all_reduce", "halving_doubling", _halving_doubling_terms, _THAKUR)
 def halving_doubling_all_reduce(ranks: int) -> Schedule:
-    """Build Rabenseifner's all-reduce: recursive halving, then recursive doubling; any ranks."""
+    """Build Rabenseifner's all-reduce: recursive halving, then recursive doubling."""
     core = 1 << int(log2_down(ranks))
     inner = then(halving_reduce_scatter(core), doubling_all_gather(core), "all_reduce")
     return fold(inner.renamed(algorithm="halving_doubling", ranks=ranks))
@@ -86,96 +110,24 @@ def fold(schedule: Schedule) -> Schedule:
     return schedule.renamed(rounds=rounds)
 
 
+def _two_step_terms(ranks, bytes_) -> Terms:
+    return Terms(log2_up(ranks) + ranks - 1, 2 * (ranks - 1) / ranks * bytes_)
+
+
+@registered("broadcast", "scatter_all_gather", _two_step_terms, _GEIJN, once=False)
 def scatter_all_gather_broadcast(ranks: int, root: int = 0) -> Schedule:
-    """Build van de Geijn's broadcast: a binomial scatter, then a ring all-gather."""
+    """Build van de Geijn's broadcast: a binomial scatter, a ring all-gather; for long buffers."""
     schedule = then(binomial_scatter(ranks, root), ring_all_gather(ranks), "broadcast")
     return schedule.renamed(algorithm="scatter_all_gather")
 
 
+def _two_step_adds(ranks, bytes_) -> Terms:
+    return _two_step_terms(ranks, bytes_) + Terms(0, 0, (ranks - 1) / ranks * bytes_)
+
+
+@registered("reduce", "reduce_scatter_gather", _two_step_adds, _THAKUR, once=False)
 def reduce_scatter_gather_reduce(ranks: int, root: int = 0) -> Schedule:
-    """Build the reduce that is a ring reduce-scatter, then a binomial gather."""
+    """Build the reduce of two steps: a ring reduce-scatter, a binomial gather; for long buffers."""
     gather = reverse(binomial_scatter(ranks, root), "gather")
     schedule = then(ring_reduce_scatter(ranks), gather, "reduce", root=root)
     return schedule.renamed(algorithm="reduce_scatter_gather")
-
-
-def _gather_terms(ranks, bytes_, adds: bool = False) -> Terms:
-    sent = (ranks - 1) / ranks * bytes_
-    return Terms(log2_down(ranks), sent, sent * adds)
-
-
-def _fold_terms(ranks, rounds, sent, reduced) -> Terms:
-    folds = (1 << log2_down(ranks)) != ranks
-    return Terms(rounds + 2 * folds, sent[0] + 2 * folds * sent[1], reduced + folds * sent[1])
-
-
-def _doubling_terms(ranks, bytes_) -> Terms:
-    levels = log2_down(ranks)
-    return _fold_terms(ranks, levels, (levels * bytes_, bytes_), levels * bytes_)
-
-
-def _halving_terms(ranks, bytes_) -> Terms:
-    levels = log2_down(ranks)
-    half = (1 - 0.5**levels) * bytes_
-    return _fold_terms(ranks, 2 * levels, (2 * half, bytes_), half)
-
-
-def _two_step_terms(ranks, bytes_, adds: bool) -> Terms:
-    sent = (ranks - 1) / ranks * bytes_
-    return Terms(log2_up(ranks) + ranks - 1, 2 * sent, sent * adds)
-
-
-_POWERS = (_THAKUR, power_of_two, "a power of two")
-
-register(
-    Algorithm(
-        "all_gather",
-        "recursive_doubling",
-        doubling_all_gather,
-        _gather_terms,
-        "partners at doubling distance swap all they hold",
-        *_POWERS,
-    ),
-    Algorithm(
-        "reduce_scatter",
-        "recursive_halving",
-        halving_reduce_scatter,
-        lambda ranks, bytes_: _gather_terms(ranks, bytes_, True),
-        "partners at halving distance swap the halves that each will not keep",
-        *_POWERS,
-    ),
-    Algorithm(
-        "all_reduce",
-        "recursive_doubling",
-        doubling_all_reduce,
-        _doubling_terms,
-        "whole buffers swapped at doubling distance; best for short ones",
-        _THAKUR,
-    ),
-    Algorithm(
-        "all_reduce",
-        "halving_doubling",
-        halving_doubling_all_reduce,
-        _halving_terms,
-        "recursive halving, then doubling; least bytes in 2·log n rounds at powers of two",
-        _THAKUR,
-    ),
-    Algorithm(
-        "broadcast",
-        "scatter_all_gather",
-        scatter_all_gather_broadcast,
-        lambda ranks, bytes_: _two_step_terms(ranks, bytes_, False),
-        "scatter along a tree, all-gather around a ring; for long buffers",
-        _GEIJN,
-        once=False,
-    ),
-    Algorithm(
-        "reduce",
-        "reduce_scatter_gather",
-        reduce_scatter_gather_reduce,
-        lambda ranks, bytes_: _two_step_terms(ranks, bytes_, True),
-        "reduce-scatter around a ring, gather along a tree; for long buffers",
-        _THAKUR,
-        once=False,
-    ),
-)

@@ -14,10 +14,9 @@ from math import gcd
 
 import numpy as np
 
-from tokenlife.collectives.compose import GATHERS, family
-from tokenlife.collectives.registry import Algorithm, register
+from tokenlife.collectives.compose import GATHERS, registered
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule, ScheduleError
-from tokenlife.collectives.terms import Terms
+from tokenlife.collectives.terms import Terms, all_but_own, others
 
 _SOURCE = "P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009"
 
@@ -32,18 +31,30 @@ def _shifts(ranks: int, first: int, *, reduce: bool) -> LazyRounds:
     return LazyRounds(ranks - 1, shift)
 
 
+def _adding(ranks, bytes_) -> Terms:
+    sent = (ranks - 1) / ranks * bytes_
+    return Terms(ranks - 1, sent, sent)
+
+
+@registered("reduce_scatter", "ring", _adding, _SOURCE)
 def ring_reduce_scatter(ranks: int) -> Schedule:
-    """Build the ring reduce-scatter: block r comes past every rank and ends, whole, at rank r."""
+    """Build the ring reduce-scatter: every block passes all ranks and grows; least bytes."""
     return Schedule("reduce_scatter", "ring", ranks, ranks, _shifts(ranks, 1, reduce=True))
 
 
+@registered("all_gather", "ring", all_but_own(others), _SOURCE)
 def ring_all_gather(ranks: int) -> Schedule:
-    """Build the ring all-gather: every block travels once around."""
+    """Build the ring all-gather: every block travels once around; least bytes."""
     return Schedule("all_gather", "ring", ranks, ranks, _shifts(ranks, 0, reduce=False))
 
 
+def _both(ranks, bytes_) -> Terms:
+    return _adding(ranks, bytes_) + all_but_own(others)(ranks, bytes_)
+
+
+@registered("all_reduce", "ring", _both, _SOURCE)
 def ring_all_reduce(ranks: int) -> Schedule:
-    """Build the ring all-reduce: a ring reduce-scatter, then a ring all-gather.
+    """Build the ring all-reduce: a ring reduce-scatter, then a ring all-gather; least bytes.
 
     Parameters
     ----------
@@ -62,8 +73,13 @@ def ring_all_reduce(ranks: int) -> Schedule:
     return Schedule("all_reduce", "ring", ranks, ranks, rounds)
 
 
+def _half_around(ranks, bytes_) -> Terms:
+    return Terms(ranks // 2, ranks // 2 * bytes_ / ranks)
+
+
+@registered(GATHERS, "bidirectional_ring", _half_around, _SOURCE)
 def bidirectional_all_gather(ranks: int) -> Schedule:
-    """Build the all-gather in which every block runs both ways and meets itself half around."""
+    """Build the bidirectional ring: both ways around at once; half the rounds, at two ports."""
     rank = np.arange(ranks)
 
     def shift(step: int) -> Round:
@@ -77,8 +93,23 @@ def bidirectional_all_gather(ranks: int) -> Schedule:
     return Schedule("all_gather", "bidirectional_ring", ranks, ranks, rounds, ports=2)
 
 
+def _strides(ranks: int) -> list[int]:
+    return [s for s in range(1, ranks) if gcd(s, ranks) == 1]
+
+
+def _channel_terms(ranks, bytes_, channels: int = 2) -> Terms:
+    return Terms(ranks - 1, (ranks - 1) / ranks * bytes_ / channels)
+
+
+_CHANNELS = {
+    "supports": lambda ranks, channels: len(_strides(ranks)) >= channels,
+    "counts": "as many strides without a common factor with it as there are `channels`",
+}
+
+
+@registered(GATHERS, "ring_channels", _channel_terms, _SOURCE, **_CHANNELS)
 def ring_channels_all_gather(ranks: int, channels: int = 2) -> Schedule:
-    """Build the all-gather over several rings at once, each with its share of every block.
+    """Build the rings of several strides: each carries its share of every block on its own port.
 
     Ring c joins ranks s apart, where s is the c-th stride without a common factor with the ranks:
     the rings share no link.
@@ -100,59 +131,3 @@ def ring_channels_all_gather(ranks: int, channels: int = 2) -> Schedule:
     return Schedule(
         "all_gather", "ring_channels", ranks, ranks, rounds, pieces=channels, ports=channels
     )
-
-
-def _strides(ranks: int) -> list[int]:
-    return [s for s in range(1, ranks) if gcd(s, ranks) == 1]
-
-
-def _half_terms(ranks, bytes_, reduces: bool) -> Terms:
-    sent = (ranks - 1) / ranks * bytes_
-    return Terms(ranks - 1, sent, sent if reduces else 0 * sent)
-
-
-register(
-    Algorithm(
-        "reduce_scatter",
-        "ring",
-        ring_reduce_scatter,
-        lambda ranks, bytes_: _half_terms(ranks, bytes_, True),
-        "every block passes all ranks and grows; least bytes, most rounds",
-        _SOURCE,
-    ),
-    Algorithm(
-        "all_gather",
-        "ring",
-        ring_all_gather,
-        lambda ranks, bytes_: _half_terms(ranks, bytes_, False),
-        "every block travels once around; least bytes, most rounds",
-        _SOURCE,
-    ),
-    Algorithm(
-        "all_reduce",
-        "ring",
-        ring_all_reduce,
-        lambda ranks, bytes_: _half_terms(ranks, bytes_, True) + _half_terms(ranks, bytes_, False),
-        "reduce-scatter then all-gather around a ring; least bytes, most rounds",
-        _SOURCE,
-    ),
-)
-family(
-    GATHERS,
-    "bidirectional_ring",
-    bidirectional_all_gather,
-    lambda ranks, bytes_: Terms(ranks // 2, ranks // 2 * bytes_ / ranks),
-    "both ways around at once; half the rounds, at two ports",
-    _SOURCE,
-)
-family(
-    GATHERS,
-    "ring_channels",
-    ring_channels_all_gather,
-    lambda ranks, bytes_, channels=2: Terms(ranks - 1, (ranks - 1) / ranks * bytes_ / channels),
-    "several rings of different strides, each with a share; one port each",
-    _SOURCE,
-    lambda ranks, channels: len(_strides(ranks)) >= channels,
-    "as many strides without a common factor with it as there are `channels`",
-    options={"channels": 2},
-)

@@ -84,3 +84,26 @@ def log2_up(n):
 def log2_down(n):
     """Return ⌊log₂ n⌋ for whole n ≥ 1, exact at powers of two; takes arrays."""
     return np.frexp(np.asarray(n))[1].astype(np.int64) - 1
+
+
+def whole_buffers(rounds):
+    """Return the closed form of sending the whole buffer in each of ``rounds(ranks)`` rounds."""
+
+    def terms(ranks, bytes_, **options) -> Terms:
+        return Terms(rounds(ranks, **options), rounds(ranks, **options) * bytes_)
+
+    return terms
+
+
+def all_but_own(rounds):
+    """Return the closed form of sending (n − 1)/n of the buffer, in ``rounds(ranks)`` rounds."""
+
+    def terms(ranks, bytes_, **options) -> Terms:
+        return Terms(rounds(ranks, **options), (ranks - 1) / ranks * bytes_)
+
+    return terms
+
+
+def others(ranks):
+    """Return how many other ranks there are: the rounds of algorithms that meet each in turn."""
+    return ranks - 1

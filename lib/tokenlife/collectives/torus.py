@@ -15,26 +15,28 @@ References
 """
 
 from functools import cache
-from math import isqrt, prod
+from math import prod
 
 import numpy as np
 
-from tokenlife.collectives.compose import GATHERS, family
-from tokenlife.collectives.direct import power_of_two
+from tokenlife.collectives.compose import GATHERS, registered
+from tokenlife.collectives.direct import POWER_OF_TWO
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule
-from tokenlife.collectives.terms import Terms, log2_down
+from tokenlife.collectives.terms import all_but_own, log2_down
 
 _SWING = "D. De Sensi, T. Bonato, D. Saam, T. Hoefler, NSDI 2024"
 _TORUS = "P. Sack, W. Gropp, ACM Trans. Parallel Computing 1(2), 2015"
 
 
-def torus_all_gather(dims: tuple[int, ...]) -> Schedule:
+def torus_all_gather(dims: tuple[int, ...], name: str = "torus") -> Schedule:
     """Build the all-gather by rings along each dimension.
 
     Parameters
     ----------
     dims
         Ranks along each dimension; ranks next to each other differ in the first.
+    name
+        Of the algorithm.
 
     Examples
     --------
@@ -47,7 +49,7 @@ def torus_all_gather(dims: tuple[int, ...]) -> Schedule:
     for length in dims:
         rounds = rounds + LazyRounds(length - 1, _ring_along(rank, stride, length))
         stride *= length
-    return Schedule("all_gather", "torus", ranks, ranks, rounds)
+    return Schedule("all_gather", name, ranks, ranks, rounds)
 
 
 def _ring_along(rank: np.ndarray, stride: int, length: int):
@@ -63,8 +65,50 @@ def _ring_along(rank: np.ndarray, stride: int, length: int):
     return shift
 
 
+@cache
+def shape(ranks: int, *lengths: int) -> tuple[int, ...] | None:
+    """Return the lengths of a torus, one more than are given; None where there is no such torus.
+
+    Where 0 is given the length is free: as near to a square or a cube as can be, shorter first.
+
+    Examples
+    --------
+    >>> shape(24, 0), shape(24, 3), shape(7, 0), shape(64, 0, 0), shape(24, 2, 6)
+    ((4, 6), (3, 8), None, (4, 4, 4), (2, 6, 2))
+    """
+    if not lengths:
+        return (ranks,) if ranks > 1 else None
+    able = [n for n in (lengths[:1] if lengths[0] else range(2, ranks)) if n > 1 and ranks % n == 0]
+    shapes = [(n, *rest) for n in able if (rest := shape(ranks // n, *lengths[1:]))]
+    return min(shapes, key=sum, default=None)
+
+
+def _rounds(ranks, **lengths):
+    each = np.vectorize(lambda n: sum(d - 1 for d in shape(int(n), *lengths.values())), [int])
+    return each(ranks)
+
+
+_TORI = {
+    "supports": lambda ranks, **lengths: shape(ranks, *lengths.values()) is not None,
+    "counts": "a product of numbers above 1, one per dimension (`width`, `height`)",
+}
+
+
+@registered(GATHERS, "torus_2d", all_but_own(_rounds), _TORUS, **_TORI)
+def torus_2d_all_gather(ranks: int, width: int = 0) -> Schedule:
+    """Build the 2-D torus: rings along rows, then along columns."""
+    return torus_all_gather(shape(ranks, width), "torus_2d")
+
+
+@registered(GATHERS, "torus_3d", all_but_own(_rounds), _TORUS, **_TORI)
+def torus_3d_all_gather(ranks: int, width: int = 0, height: int = 0) -> Schedule:
+    """Build the 3-D torus: rings along three dimensions in turn."""
+    return torus_all_gather(shape(ranks, width, height), "torus_3d")
+
+
+@registered(GATHERS, "swing", all_but_own(log2_down), _SWING, **POWER_OF_TWO)
 def swing_all_gather(ranks: int) -> Schedule:
-    """Build Swing's all-gather, for a power of two: the last partners of its reduction first."""
+    """Build Swing: partners to both sides in turn, nearer than at doubling distance."""
     rank = np.arange(ranks)
     levels = int(log2_down(ranks))
 
@@ -80,85 +124,3 @@ def swing_all_gather(ranks: int) -> Schedule:
         return Round.columns(*ends, held.ravel(), reduce=False)
 
     return Schedule("all_gather", "swing", ranks, ranks, LazyRounds(levels, swap))
-
-
-def squarest(ranks: int, width: int = 0) -> tuple[int, int] | None:
-    """Return width × height of a torus, the shorter first; None where there is no such torus.
-
-    A width of 0 asks for the squarest.
-
-    Examples
-    --------
-    >>> squarest(24), squarest(24, 3), squarest(7)
-    ((4, 6), (3, 8), None)
-    """
-    if not width:
-        width = max((d for d in range(2, isqrt(ranks) + 1) if ranks % d == 0), default=1)
-    if width < 2 or ranks % width or ranks // width < 2:
-        return None
-    return width, ranks // width
-
-
-def cubest(ranks: int, width: int = 0, height: int = 0) -> tuple[int, int, int] | None:
-    """Return width × height × depth of a torus; None where there is none; 0 leaves the choice.
-
-    Examples
-    --------
-    >>> cubest(64), cubest(24, 2, 6), cubest(25)
-    ((4, 4, 4), (2, 6, 2), None)
-    """
-    widths = [width] if width else range(2, ranks // 4 + 1)
-    shapes = [
-        (w, *rest) for w in widths if ranks % w == 0 and (rest := squarest(ranks // w, height))
-    ]
-    return min(shapes, key=sum, default=None)
-
-
-def _tori(name: str, shape, says: str, counts: str, **options) -> None:
-    @cache
-    def rounds(ranks: int, **chosen) -> int:
-        dims = shape(ranks, **chosen)
-        return sum(dims) - len(dims)
-
-    def terms(ranks, bytes_, **chosen) -> Terms:
-        each = np.vectorize(lambda n: rounds(int(n), **chosen), otypes=[int])
-        return Terms(each(ranks), (ranks - 1) / ranks * bytes_)
-
-    family(
-        GATHERS,
-        name,
-        lambda ranks, **chosen: torus_all_gather(shape(ranks, **chosen)).renamed(algorithm=name),
-        terms,
-        says,
-        _TORUS,
-        lambda ranks, **chosen: shape(ranks, **chosen) is not None,
-        counts,
-        options=options,
-    )
-
-
-_tori(
-    "torus_2d",
-    squarest,
-    "rings along rows, then along columns",
-    "a product of two numbers above 1, the first of them `width`",
-    width=0,
-)
-_tori(
-    "torus_3d",
-    cubest,
-    "rings along three dimensions in turn",
-    "a product of three numbers above 1, the first two `width` and `height`",
-    width=0,
-    height=0,
-)
-family(
-    GATHERS,
-    "swing",
-    swing_all_gather,
-    lambda ranks, bytes_: Terms(log2_down(ranks), (ranks - 1) / ranks * bytes_),
-    "partners in turn to both sides, nearer than at doubling distance; for rings and tori",
-    _SWING,
-    power_of_two,
-    "a power of two",
-)

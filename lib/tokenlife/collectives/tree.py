@@ -15,14 +15,14 @@ References
    reduction and scan", Parallel Computing 35(12), 2009.
 """
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from tokenlife.collectives.compose import TREES, family, reverse, runs
-from tokenlife.collectives.registry import Algorithm, register
+from tokenlife.collectives.compose import SCATTERS, TREES, registered, runs
 from tokenlife.collectives.schedule import LazyRounds, Round, Schedule
-from tokenlife.collectives.terms import Terms, log2_down, log2_up
+from tokenlife.collectives.terms import Terms, all_but_own, log2_down, log2_up, whole_buffers
 
 _THAKUR = "R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19(1), 2005"
 _SANDERS = "P. Sanders, J. Speck, J. L. Träff, Parallel Computing 35(12), 2009"
@@ -53,14 +53,16 @@ def stream(src, dst, first, period: int, pieces: int, offset=0, reduce=False) ->
     return LazyRounds(int(length), carry)
 
 
+@registered(TREES, "binomial", whole_buffers(log2_up), _THAKUR)
 def binomial_broadcast(ranks: int, root: int = 0) -> Schedule:
-    """Build the binomial broadcast: whoever has the buffer sends it on, in every round."""
+    """Build the binomial broadcast: whoever has the buffer sends it on; fewest rounds."""
     node = np.arange(1, ranks)
     level = log2_down(node)
     src, dst = ((v + root) % ranks for v in (node - (1 << level), node))
     return Schedule("broadcast", "binomial", ranks, 1, stream(src, dst, level, 1, 1), root=root)
 
 
+@registered(SCATTERS, "binomial", all_but_own(log2_up), _THAKUR)
 def binomial_scatter(ranks: int, root: int = 0) -> Schedule:
     """Build the binomial scatter: whoever has blocks for others gives away half of them."""
     levels = int(log2_up(ranks))
@@ -83,8 +85,19 @@ def _starts(most: int, fan: int) -> np.ndarray:
     return np.array(starts)
 
 
+def _tree_terms(ranks, bytes_, fan: int = 2, pieces: int = 1) -> Terms:
+    starts = _starts(np.max(ranks), fan)
+    deepest = np.searchsorted(starts, ranks - 1, side="right") - 1
+    # The last level may have fewer nodes than its parents could have children.
+    last = np.minimum(fan, ranks - starts[deepest])
+    rounds = np.minimum(fan, ranks - 1) * (deepest + pieces - 2) + last
+    rounds = np.where(ranks > 1, rounds, 0)
+    return Terms(rounds, rounds * bytes_ / pieces)
+
+
+@registered(TREES, "tree", _tree_terms, _THAKUR)
 def tree_broadcast(ranks: int, root: int = 0, fan: int = 2, pieces: int = 1) -> Schedule:
-    """Build the broadcast down a tree in which every node has up to ``fan`` children.
+    """Build the tree: every node sends on to up to ``fan`` children, piece after piece.
 
     A node sends each piece to its children one after the other: ``fan`` rounds for each level.
 
@@ -106,18 +119,20 @@ def tree_broadcast(ranks: int, root: int = 0, fan: int = 2, pieces: int = 1) -> 
     return Schedule("broadcast", name, ranks, 1, rounds, pieces, root)
 
 
-def _tree_terms(ranks, bytes_, fan: int = 2, pieces: int = 1) -> Terms:
-    starts = _starts(np.max(ranks), fan)
-    deepest = np.searchsorted(starts, ranks - 1, side="right") - 1
-    # The last level may have fewer nodes than its parents could have children.
-    last = np.minimum(fan, ranks - starts[deepest])
-    rounds = np.minimum(fan, ranks - 1) * (deepest + pieces - 2) + last
-    rounds = np.where(ranks > 1, rounds, 0)
-    return Terms(rounds, rounds * bytes_ / pieces)
+@registered(TREES, "chain", partial(_tree_terms, fan=1), _THAKUR)
+def chain_broadcast(ranks: int, root: int = 0, pieces: int = 1) -> Schedule:
+    """Build the chain: from neighbour to neighbour, piece after piece; for very long buffers."""
+    return tree_broadcast(ranks, root, 1, pieces)
 
 
+def _double_terms(ranks, bytes_, pieces: int = 1) -> Terms:
+    rounds = np.where(ranks > 1, 2 * (log2_down(np.maximum(ranks - 1, 1)) + pieces), 0)
+    return Terms(rounds, rounds * bytes_ / (2 * pieces))
+
+
+@registered(TREES, "double_tree", _double_terms, _SANDERS)
 def double_tree_broadcast(ranks: int, root: int = 0, pieces: int = 1) -> Schedule:
-    """Build the broadcast down two trees at once, half of the buffer each.
+    """Build the double tree: half of the buffer down each of two; log n rounds, full bandwidth.
 
     The root feeds two binary trees over the other ranks, in turn. Node v of one tree is node
     n − 2 − v of the other, so nobody has children in both. A level takes two rounds, one for each
@@ -165,71 +180,3 @@ def _parities(parent: np.ndarray, child: np.ndarray) -> np.ndarray:
                 half[edge] = turn
                 walk += [(rival, 1 - turn) for rival in rivals[edge]]
     return half
-
-
-def _double_terms(ranks, bytes_, pieces: int = 1) -> Terms:
-    rounds = np.where(ranks > 1, 2 * (log2_down(np.maximum(ranks - 1, 1)) + pieces), 0)
-    return Terms(rounds, rounds * bytes_ / (2 * pieces))
-
-
-def _binomial_terms(ranks, bytes_) -> Terms:
-    return Terms(log2_up(ranks), log2_up(ranks) * bytes_)
-
-
-def _halving_terms(ranks, bytes_) -> Terms:
-    return Terms(log2_up(ranks), (ranks - 1) / ranks * bytes_)
-
-
-family(
-    TREES,
-    "binomial",
-    binomial_broadcast,
-    _binomial_terms,
-    "whoever has the buffer sends it on; fewest rounds",
-    _THAKUR,
-)
-family(
-    TREES,
-    "tree",
-    tree_broadcast,
-    _tree_terms,
-    "down a tree of any fan-out, piece after piece",
-    _THAKUR,
-    options={"fan": 2, "pieces": 1},
-)
-family(
-    TREES,
-    "chain",
-    lambda ranks, root=0, pieces=1: tree_broadcast(ranks, root, 1, pieces),
-    lambda ranks, bytes_, pieces=1: _tree_terms(ranks, bytes_, 1, pieces),
-    "from neighbour to neighbour, piece after piece; best for very long buffers",
-    _THAKUR,
-    options={"pieces": 1},
-)
-family(
-    TREES,
-    "double_tree",
-    double_tree_broadcast,
-    _double_terms,
-    "two trees, inner ranks of one are leaves of the other; log n rounds at full bandwidth",
-    _SANDERS,
-    options={"pieces": 1},
-)
-register(
-    Algorithm(
-        "scatter",
-        "binomial",
-        binomial_scatter,
-        _halving_terms,
-        "whoever has blocks for others gives half of them away",
-        _THAKUR,
-    ),
-    Algorithm(
-        "gather",
-        "binomial",
-        lambda ranks, root=0: reverse(binomial_scatter(ranks, root), "gather"),
-        _halving_terms,
-        "ranks pair off, and one of each pair carries on for both",
-        _THAKUR,
-    ),
-)

@@ -33,8 +33,6 @@ from tokenlife.parallel.plan import Plan
 from tokenlife.parallel.shards import Holding
 from tokenlife.transformer.config import ModelConfig
 
-FIRST_BUCKET_BYTES = 2**20  # PyTorch's DDP opens with a small bucket, to start sending early
-
 
 def data_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[Demand]:
     """Yield what one rank of a pipeline stage asks for."""
@@ -89,8 +87,8 @@ def data_parallel_ops(
     plan
         The layout; ``bucket_bytes`` cuts the gradients.
     parameters
-        Trainable numbers that one rank holds, or those of each tensor in the order of the model:
-        then they are put into buckets as PyTorch does, last tensor first.
+        Trainable numbers that one rank holds, or those of each tensor in the order of the forward
+        pass: then they are put into buckets by :func:`ddp_buckets`.
     item_bytes
         Bytes of one gradient on the network: 4 for float32, 2 for bfloat16.
 
@@ -126,22 +124,29 @@ def data_parallel_ops(
     )
 
 
-def ddp_buckets(tensor_bytes: Sequence[int], bucket_bytes: int) -> list[int]:
+def ddp_buckets(tensor_bytes: Sequence[int], bucket_bytes: int, first_bytes: int = 0) -> list[int]:
     """Put tensors into buckets as PyTorch's DDP does: last first, closed once the limit is reached.
 
-    The first bucket's limit is 1 MiB at most. After the first step DDP deals once more, in the
-    order in which gradients came.
+    Parameters
+    ----------
+    tensor_bytes
+        Gradients in the order in which the forward pass uses their weights; they come in reverse.
+    bucket_bytes
+        The limit; 0 puts everything into one bucket, as DDP itself does in its very first step.
+    first_bytes
+        Limit of the first bucket where it is another: 2²⁰ if PyTorch is left its default of 25·2²⁰.
 
     Examples
     --------
-    >>> ddp_buckets([3, 3, 3, 3], bucket_bytes=5)
-    [6, 6]
+    >>> ddp_buckets([3, 3, 3, 3, 1], bucket_bytes=5, first_bytes=1)
+    [1, 6, 6]
     """
     buckets, filled = [], 0
     for size in reversed(tensor_bytes):
         filled += size
-        limit = bucket_bytes if buckets else min(bucket_bytes, FIRST_BUCKET_BYTES)
-        if bucket_bytes and filled >= limit:
+        if bucket_bytes and filled >= (
+            first_bytes if first_bytes and not buckets else bucket_bytes
+        ):
             buckets.append(filled)
             filled = 0
     return buckets + [filled] * (filled > 0)

@@ -64,6 +64,7 @@ def model_rules(plan: Any, config: ModelConfig) -> list[Rule]:
         for what, size in parts.items()
     ]
     pieces = plan.stream_tp * plan.cp * (1 + (plan.cp > 1))
+    experts, columns = (moe.experts, moe.width) if moe else (1, 1)  # without any, one MLP
     heads, key_values = plan.tp * plan.cp, a.kv_heads
     return [
         *rules,
@@ -86,10 +87,10 @@ def model_rules(plan: Any, config: ModelConfig) -> list[Rule]:
             f"ulysses cannot deal {key_values} heads of keys to {heads} ranks (tp × cp); "
             f"{_divisors(key_values)} would do",
         ),
-        _divides(plan.ep, moe.experts if moe else 1, f"ep={plan.ep}", f"the experts of {name}"),
+        _divides(plan.ep, experts, f"ep={plan.ep}", f"the {experts} experts of {name}"),
         _divides(
-            plan.expert_tp if moe else 1, moe.width if moe else 1,
-            f"expert-tp={plan.expert_tp}", f"an expert's width in {name}",
+            plan.expert_tp if moe else 1, columns, f"expert-tp={plan.expert_tp}",
+            f"the {columns} columns of an expert of {name}",
         ),
         (
             (moe is not None) & (plan.tp > 1) & (plan.stream_tp == 1),
@@ -99,8 +100,7 @@ def model_rules(plan: Any, config: ModelConfig) -> list[Rule]:
 
 
 def _divides(divisor, number, what: str, of: str) -> Rule:
-    hint = f"{number}, in {of}" if str(number) not in of else of
-    return number % divisor != 0, f"{what} does not divide {hint}; {_divisors(number)} would"
+    return number % divisor != 0, f"{what} does not divide {of}; {_divisors(number)} would"
 
 
 def _over(number, divisor):

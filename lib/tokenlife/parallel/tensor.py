@@ -62,14 +62,10 @@ def tensor_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[D
         "the product for the input's gradient",
     )  # fmt: skip
     yield demand("reduce_scatter", "backward", sp * (ins + layers.last + again), "its gradient")
-    loss = ("largest logit, right logit, sum of exponentials", "the head")
-    yield Demand(
-        "all_reduce", "tp", plan.tokens, FLOAT32, "forward", 3 * layers.last * m, loss[1], ""
-    )
+    loss = ("forward", 3 * layers.last * m, "the head")
+    yield Demand("all_reduce", "tp", plan.tokens, FLOAT32, *loss)
     whole = sum(unit.whole * unit.times for unit in held.units)
     per_head = config.attention.qk_norm == "head" and 2 * config.attention.head_dim
     whole = sp * whole + (1 - sp) * (layers.dense + layers.mixtures) * per_head
-    yield Demand(
-        "all_reduce", "tp", whole, plan.gradient_bytes, "backward", 1,
-        "the gradients of the last micro-batch",
-    )  # fmt: skip
+    times = 1 + (m - 1) * (plan.zero >= 2)  # before gradients are sharded
+    yield Demand("all_reduce", "tp", whole, plan.gradient_bytes, "backward", times, "the gradients")

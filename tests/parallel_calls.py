@@ -1,0 +1,204 @@
+"""What torch's own parallel machinery calls: one process stands for rank 0 of a larger job.
+
+Run as a script: prints JSON, for each strategy a list of [kind, bytes of the whole buffer, calls].
+Torch's fake process group moves nothing, so only the calls mean something.
+"""
+
+import json
+import sys
+import warnings
+from collections import Counter
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from tokenlife.transformer import ModelConfig
+from tokenlife.transformer.model import Decoder
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+SIZES = {
+    "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 96, "vocab_size": 128,
+    "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+BATCH, LENGTH, BUCKET_BYTES = 2, 32, 50_000
+KINDS = {
+    "all_reduce": "all_reduce", "allreduce_": "all_reduce", "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter",
+}  # fmt: skip
+
+
+class Calls(TorchDispatchMode):
+    """Counts collectives by kind and by the bytes of the whole buffer: the largest tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # let it become collectives and local work first
+        result = call(*args, **(kwargs or {}))
+        name = call.overloadpacket.__name__
+        if call.namespace in ("c10d", "_c10d_functional") and name in KINDS:
+            tensors = [x for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor)]
+            self.seen[KINDS[name], max(x.numel() * x.element_size() for x in tensors)] += 1
+        return result
+
+
+class Model(Decoder):
+    """The library's model, whose head calls its module, so that torch's hooks see it."""
+
+    def head(self, x):
+        return self.unembedding(self.final_norm(x))
+
+
+def model() -> Model:
+    torch.manual_seed(0)
+    return Model(ModelConfig.from_hf(SIZES, "small"))
+
+
+def calls(run) -> list:
+    with Calls() as calls:
+        run()
+    return sorted([*key, count] for key, count in calls.seen.items())
+
+
+def loss(network):
+    ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    return network(ids).sum()
+
+
+def ddp() -> list:
+    """Buckets of torch's first step and of its second; bytes of gradients as they come."""
+    network = DistributedDataParallel(model(), bucket_cap_mb=BUCKET_BYTES / 2**20)
+    seen, came = [], []
+    for weight in network.parameters():
+        weight.register_post_accumulate_grad_hook(lambda w: came.append(w.numel() * w.itemsize))
+
+    def hook(state, bucket):
+        seen.append(bucket.buffer().numel() * bucket.buffer().element_size())
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    network.register_comm_hook(None, hook)
+    steps = []
+    for _ in range(2):
+        seen.clear(), came.clear()
+        loss(network).backward()
+        steps.append(list(seen))
+    return [*steps, came]
+
+
+def shard(network: Model, options: dict) -> None:
+    """Make each part of the model a unit of FSDP2."""
+    for unit in (network.token_embedding, *network.blocks):
+        fully_shard(unit, **options)
+    fully_shard([network.final_norm, network.unembedding], **options)
+    fully_shard(network, **options)
+
+
+def fsdp(reshard: bool, shape: tuple[int, ...], micro_batches: int) -> list:
+    names = ("replicate", "shard")[-len(shape) :]
+    options = {
+        "mesh": init_device_mesh("cpu", shape, mesh_dim_names=names),
+        "reshard_after_forward": reshard,
+    }
+    network = model()
+    shard(network, options)
+
+    def step():
+        network.set_reshard_after_backward(reshard)
+        for _ in range(micro_batches):
+            loss(network).backward()
+
+    return calls(step)
+
+
+def tensor(sequence: bool, tp: int, micro_batches: int, at_once: bool = True, dp: int = 1) -> list:
+    """Tensor parallelism; ``at_once``: one input for all column-split products of a block."""
+    grid = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
+    mesh = grid["tp"]
+    network = model()
+    stream = Shard(1) if sequence else Replicate()
+    columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=stream)
+    plan = {
+        "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
+        "unembedding": ColwiseParallel(
+            input_layouts=stream, output_layouts=Shard(-1), use_local_output=False
+        ),
+    }
+    norms = ["final_norm"]
+    for i, block in enumerate(network.blocks):
+        a = block.attention.sizes
+        block.attention.sizes = replace(a, heads=a.heads // tp, kv_heads=a.kv_heads // tp)
+        names = {
+            "attention.query": columns, "attention.key": columns, "attention.value": columns,
+            "attention.out": rows, "mlp.gate": columns, "mlp.up": columns, "mlp.down": rows,
+        }  # fmt: skip
+        norms += [f"blocks.{i}.attention_norm", f"blocks.{i}.mlp_norm"]
+        if at_once:
+            for name, others in (("attention", (None,)), ("mlp", ())):
+                names[name] = PrepareModuleInput(
+                    input_layouts=(stream, *others),
+                    desired_input_layouts=(Replicate(), *others),
+                )
+        plan |= {f"blocks.{i}.{name}": style for name, style in names.items()}
+    if sequence:
+        plan |= {name: SequenceParallel() for name in norms}
+    parallelize_module(network, mesh, plan)
+    if dp > 1:
+        shard(network, {"mesh": grid["dp"], "reshard_after_forward": True})
+    ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+
+    def step():
+        for _ in range(micro_batches):
+            with loss_parallel():
+                logits = network(ids)
+                cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+        for weight in network.parameters():  # what an optimiser would meet
+            if isinstance(weight.grad, DTensor):
+                weight.grad.redistribute(placements=weight.placements)
+
+    return calls(step)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    found = {}
+    for name, world, run in (
+        ("ddp", 8, ddp),
+        ("zero 3", 8, lambda: fsdp(True, (8,), 2)),
+        ("zero 2", 8, lambda: fsdp(False, (8,), 2)),
+        ("hybrid", 8, lambda: fsdp(True, (2, 4), 1)),
+        ("tensor", 4, lambda: tensor(False, 4, 2)),
+        ("one by one", 4, lambda: tensor(False, 4, 2, at_once=False)),
+        ("sequence", 4, lambda: tensor(True, 4, 2)),
+        ("zero 3 x sequence", 8, lambda: tensor(True, 4, 2, dp=2)),
+    ):
+        dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+        found[name] = run()
+        dist.destroy_process_group()
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

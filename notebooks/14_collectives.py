@@ -378,9 +378,9 @@ algorithm("all_reduce", "ring").terms(ranks=8, bytes_=2**20)
 # ### Measured: one message, then the running job
 #
 # Two ranks, each in a network namespace of its own, joined by links held at the rate of the
-# running job. {term}`gloo` does the sending; chapter 16 explains the lab. Single messages of several
-# sizes give $α$ and $β$. From these the all-reduce of the running job, two rounds of a ring, is
-# first *predicted* and then run.
+# running job. {term}`gloo` does the sending; chapter 16 explains the lab. Single messages of
+# several sizes give $α$ and $β$. From these the all-reduce of the running job, two rounds of a
+# ring, is first *predicted* and then run.
 
 # %%
 from tokenlife import lab
@@ -504,10 +504,15 @@ def ways(a):
         yield pieces, a.terms(n, S, **(a.options | ({"pieces": pieces} if pieces else {})))
 
 
+def plain(kind):
+    """Return the algorithms of ranks with one port in a network that only carries."""
+    built = [(a, build(kind, a.name, n)) for a in algorithms(kind, n)]
+    return [a for a, schedule in built if schedule.ports == 1 and not schedule.switches]
+
+
 def meeting(kind, met):
     """Name the algorithms that meet a bound, plain ones first, at most three."""
-    able = [a for a in algorithms(kind, n) if not build(kind, a.name, n).switches]
-    names = [a.name.replace("_", " ") for a in able if any(met(t) for _, t in ways(a))]
+    names = [a.name.replace("_", " ") for a in plain(kind) if any(met(t) for _, t in ways(a))]
     return ", ".join(names[:3]) or "none"
 
 
@@ -528,8 +533,8 @@ for kind in ORDER:
     )
 charts.table(
     pd.DataFrame(rows),
-    caption=f"Lower bounds over {n} ranks for a buffer of S bytes, and who meets them (bytes to 2 %, "
-    "cut into up to 1,024 pieces)",
+    caption=f"Lower bounds over {n} ranks for a buffer of S bytes, and who meets them (bytes to "
+    "2 %, cut into up to 1,024 pieces)",
     label={"rounds": "modelled", "sent ÷ S": "modelled", "added ÷ S": "modelled"},
     formats={"sent ÷ S": ".3f", "added ÷ S": ".3f"},
 )
@@ -543,8 +548,7 @@ points = pd.DataFrame(
         "rounds": float(terms.rounds),
         "sent": float(terms.sent_bytes / S),
     }
-    for a in algorithms("all_reduce", n)
-    if not build("all_reduce", a.name, n).switches
+    for a in plain("all_reduce")
     for pieces, terms in ways(a)
 )
 bound = lower_bound("all_reduce", n, 1.0)
@@ -591,8 +595,8 @@ names = base.mark_text(align="left", dx=7, dy=-8).encode(text="algorithm:N").pro
 # %% [markdown]
 # The dashed lines are the bounds, and no point lies left of or below them. Blue algorithms have one
 # form. Orange ones may cut the buffer into pieces that follow each other through the tree or chain:
-# more pieces, more rounds, fewer bytes. *Halving–doubling* seems to make all others needless: it has
-# the fewest bytes in twice the fewest rounds. Chapter 15 shows what the picture leaves out: rank
+# more pieces, more rounds, fewer bytes. *Halving–doubling* seems to make all others needless: it
+# has the fewest bytes in twice the fewest rounds. Chapter 15 shows what the picture leaves out: rank
 # counts that are no power of two, and which links its messages cross.
 #
 # ## Where this stops being true

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tokenlife import __version__
 from tokenlife.errors import TokenlifeError
 
-COMMANDS = ("tokens", "model", "collective", "traffic", "trace")
+COMMANDS = ("tokens", "model", "collective", "traffic", "lab", "trace")
 
 
 @dataclass(frozen=True)

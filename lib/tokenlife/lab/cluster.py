@@ -112,22 +112,29 @@ class VirtualCluster:
             raise LabError(f"{MODE}={mode} is not known; take loopback or off, or leave it unset")
         if mode == "off":
             raise LabError(f"the lab is switched off ({MODE}=off): read recorded results instead")
+        if sys.platform != "linux":
+            raise LabError(
+                "the lab counts what a Linux kernel counts: read recorded results instead"
+            )
         refused = f"{MODE}=loopback" if mode else self._open()
-        self.place = "loopback" if refused else "namespaces"
         if refused:
             self.__exit__()
-            self.mtu, self.offload = LOOPBACK_MTU, True
             asked = " and ".join(n for n in ("rate", "delay") if getattr(self, n))
-            self.rate = self.delay = None
             warnings.warn(
                 f"no network namespaces ({refused}): the ranks talk over loopback, "
                 f"counted by their sockets{f', without the {asked}' if asked else ''}",
                 LabWarning,
                 stacklevel=2,
             )
-        home = self.place == "loopback"
-        self.interface = "lo" if home else "eth0"
-        self.addresses = ["127.0.0.1"] * self.ranks if home else self._addresses()
+            return self.on_loopback()
+        self.place, self.interface, self.addresses = "namespaces", "eth0", self._addresses()
+        return self
+
+    def on_loopback(self) -> "VirtualCluster":
+        """Make this the loopback interface, which holds no rate and no delay; return it."""
+        self.place, self.interface = "loopback", "lo"
+        self.addresses = ["127.0.0.1"] * self.ranks
+        self.mtu, self.offload, self.rate, self.delay = LOOPBACK_MTU, True, None, None
         return self
 
     def __exit__(self, *_):
@@ -155,8 +162,6 @@ class VirtualCluster:
             "offload": self.offload,
             "settings": _SETTINGS,
         }
-        if sys.platform != "linux":
-            return f"they need Linux, and this is {sys.platform}"
         self._holder = _start([sys.executable, str(_PROGRAM), "hold"], wishes)
         answer = json.loads(self._holder.stdout.readline() or '{"refused": "no answer"}')
         if "refused" in answer:

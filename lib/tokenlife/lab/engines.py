@@ -1,17 +1,18 @@
 """Who performs a collective: our schedules message by message, or a library's own.
 
-An engine is a function of a :class:`~tokenlife.lab.job.Job` that returns a :class:`Prepared`. Ours
-plays any schedule over point-to-point calls. The sends of a round between two ranks are one
-message, cut into segments. A segment leaves as soon as what it is made of has arrived, so segments
-flow through the rounds one behind the other, and adding one hides behind receiving the next.
+An engine is a function of a :class:`~tokenlife.lab.job.Job` that returns a
+:class:`~tokenlife.lab.measure.Prepared`. Ours plays any schedule over point-to-point calls. The
+sends of a round between two ranks are one message, cut into segments. A segment leaves as soon as
+what it is made of has arrived: segments flow through the rounds one behind the other, and adding
+one hides behind receiving the next.
 
-What gloo adds on the wire: a header of 48 bytes with each message, and a notice of 48 bytes from
-the receiver that it is ready (and one from the sender, if it was ready first).
+What gloo adds on the wire: a header of 48 bytes with each message, and as many from either end to
+say that it is ready.
 
 Left out: algorithms that add in switches.
 """
 
-from collections.abc import Callable
+import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,30 +21,8 @@ import torch.distributed as dist
 
 from tokenlife.collectives.schedule import Schedule
 from tokenlife.lab.cluster import LabError
-from tokenlife.lab.job import ITEM_BYTES, Job, extent
-
-import os
-SEGMENT_BYTES = 1 << int(os.environ.get("SEG","18"))
-MOST_SEGMENTS = 16
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A collective ready to run.
-
-    Attributes
-    ----------
-    reset
-        Fill the buffers; not timed.
-    run
-        Perform the collective once.
-    result
-        Return what the rank ended with, to be compared with ``Job.end``.
-    """
-
-    reset: Callable[[], None]
-    run: Callable[[], None]
-    result: Callable[[], torch.Tensor]
+from tokenlife.lab.job import ITEM_BYTES, Job, extent, segments
+from tokenlife.lab.measure import Prepared
 
 
 @dataclass
@@ -59,7 +38,7 @@ class _Part:
 
 @dataclass
 class _Round:
-    """This rank's part in a round.
+    """What a rank does in a round.
 
     ``clash``: what arrives belongs where something still leaves from. ``release``: the sends of the
     next round, by the receive they wait for.
@@ -88,16 +67,14 @@ def ours(job: Job, rank: int, ranks: int) -> Prepared:
         (held[row] if job.kind == "all_to_all" else held).copy_(start)
 
     def result():
-        return held[first:last] if last - first == len(mine) else held[mine]
+        return (held[first:last] if last - first == len(mine) else held[mine]).numpy()
 
     return Prepared(reset, lambda: _play(rounds), result)
 
 
 def _rounds(schedule: Schedule, offsets, held, rank: int) -> list[_Round]:
     """Cut every message of this rank into segments."""
-    sizes = [schedule.messages(i, offsets)[2].max(initial=0) for i in range(len(schedule.rounds))]
-    largest = int(max(sizes, default=0)) * ITEM_BYTES
-    segments = min(MOST_SEGMENTS, max(1, largest // SEGMENT_BYTES))
+    parts = segments(schedule, offsets)
     rounds = []
     for sends in schedule.rounds:
         pair = [], []
@@ -105,8 +82,8 @@ def _rounds(schedule: Schedule, offsets, held, rank: int) -> list[_Round]:
             for peer in np.unique(other[own == rank]).tolist():
                 rows = np.flatnonzero((own == rank) & (other == peer))
                 runs = _runs(sends, rows, offsets)
-                for s in range(segments):
-                    spans = [(a + (b - a) * s // segments, a + (b - a) * (s + 1) // segments)
+                for s in range(parts):
+                    spans = [(a + (b - a) * s // parts, a + (b - a) * (s + 1) // parts)
                              for a, b, _ in runs]  # fmt: skip
                     if sum(b - a for a, b in spans):
                         views = [held[a:b] for a, b in spans]
@@ -152,11 +129,12 @@ def _send(part: _Part):
     data = part.views[0]
     if part.buffer is not None:
         data = torch.cat(part.views, out=part.buffer)
-    return dist.isend(data, part.peer)
+    return dist.group.WORLD.send([data], part.peer, 0)
 
 
 def _receive(part: _Part):
-    return dist.irecv(part.views[0] if part.buffer is None else part.buffer, part.peer)
+    place = part.views[0] if part.buffer is None else part.buffer
+    return dist.group.WORLD.recv([place], part.peer, 0)
 
 
 def _settle(part: _Part) -> None:
@@ -214,18 +192,19 @@ def gloo(job: Job, rank: int, ranks: int) -> Prepared:
 
 def nccl(job: Job, rank: int, ranks: int) -> Prepared:
     """Prepare NCCL's collective, one GPU for each rank."""
-    if torch.cuda.device_count() < max(ranks, 2):
-        raise LabError(
-            f"nccl needs a GPU for each of at least 2 ranks, not {torch.cuda.device_count()}"
-        )
-    return _library(job, rank, ranks, f"cuda:{rank % torch.cuda.device_count()}")
+    here = torch.cuda.device_count()
+    if here < 2:
+        raise LabError(f"nccl needs at least 2 GPUs, one for each rank, and here are {here}")
+    device = f"cuda:{int(os.environ.get('LOCAL_RANK', rank)) % here}"
+    torch.cuda.set_device(device)
+    return _library(job, rank, ranks, device)
 
 
 def _library(job: Job, rank: int, ranks: int, device: str) -> Prepared:
     cut = job.kind in ("scatter", "gather", "all_gather", "reduce_scatter", "all_to_all")
     if cut and job.items % ranks:
         raise LabError(
-            f"{job.engine}'s {job.kind} needs equal blocks: bytes must divide by {ITEM_BYTES * ranks}"
+            f"{job.engine}'s {job.kind} cuts evenly: bytes must divide by {ITEM_BYTES * ranks}"
         )
     start = torch.from_numpy(job.start(rank, ranks)).to(device)
     whole, out = torch.empty_like(start), torch.empty_like(start)
@@ -257,10 +236,9 @@ def _library(job: Job, rank: int, ranks: int, device: str) -> Prepared:
     }
     call, result = calls[job.kind]
     due = len(job.end(rank, ranks))
-    if result is None:  # a barrier carries nothing
-        ended = lambda: torch.from_numpy(job.end(rank, ranks))  # noqa: E731
-    else:
-        ended = lambda: result[:due].cpu()  # noqa: E731
+
+    def ended():  # a barrier carries nothing
+        return job.end(rank, ranks) if result is None else result[:due].cpu().numpy()
 
     def run():
         call()

@@ -15,6 +15,8 @@ from tokenlife.lab.cluster import LabError
 
 ITEM_BYTES = 4  # float32
 ENGINES = ("ours", "gloo", "mpi", "nccl")
+SEGMENT_BYTES = 1 << 20  # smaller ones cost more processor time than their overlap saves
+MOST_SEGMENTS = 16
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,13 @@ class Job:
             for block in np.flatnonzero(after[rank])
         ]
         return np.concatenate([*whole, np.empty(0, np.float32)])
+
+
+def segments(schedule: Schedule, offsets: np.ndarray) -> int:
+    """Return the segments that our engine cuts each message of a schedule into."""
+    sizes = [schedule.messages(i, offsets)[2].max(initial=0) for i in range(len(schedule.rounds))]
+    largest = int(max(sizes, default=0)) * ITEM_BYTES
+    return min(MOST_SEGMENTS, max(1, largest // SEGMENT_BYTES))
 
 
 def extent(schedule: Schedule, items: int, rank: int) -> np.ndarray:

@@ -42,11 +42,11 @@ def sockets(without_port: int | None = None) -> dict[str, int]:
         ``segments``, ``data_segments``, ``bytes_sent`` and ``bytes_retransmitted``, both payload.
     """
     total = dict.fromkeys(_TCP_INFO, 0)
-    for entry in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
+            if not str(entry.readlink()).startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(entry))) as one:
+            with socket.socket(fileno=os.dup(int(entry.name))) as one:
                 if one.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
                 if without_port in (one.getsockname()[1], one.getpeername()[1]):

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from tokenlife.collectives.schedule import Schedule
-from tokenlife.lab.job import ITEM_BYTES, Job
+from tokenlife.lab.cluster import LabError
+from tokenlife.lab.job import ITEM_BYTES, Job, segments
 from tokenlife.wire import tcp_over_ethernet
 from tokenlife.wire.framing import FRAME_CHECK
 
-GLOO_HEADER = 48  # bytes: before each message, and as a notice that its receiver is ready
+GLOO_HEADER = 48  # bytes: of each message, and of each notice that an end of it is ready
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Result:
     measured, modelled
         :class:`Figures`.
     overheads
-        By name, a list with an entry for each rank: ``library`` (payload above the schedule's),
-        ``modelled_library``, ``messages``, and what the sockets counted.
+        By name, a list with an entry for each rank: ``library`` (payload above the schedule's), for
+        our engine ``modelled_library`` and ``modelled_packets``, and what the sockets counted.
     captures
         Counts by name for each rank, as :meth:`~tokenlife.wire.decode.TcpFrames.count`; or empty.
     machine
@@ -96,13 +97,14 @@ class Traffic:
     sent: np.ndarray
     messages_out: np.ndarray
     messages_in: np.ndarray
+    packets_out: np.ndarray
     frames_out: np.ndarray
     frames_in: np.ndarray
     acknowledgements_out: np.ndarray
     acknowledgements_in: np.ndarray
 
 
-def traffic(schedule: Schedule, items: int, mtu: int, header: int = GLOO_HEADER) -> Traffic:
+def traffic(schedule: Schedule, items: int, mtu: int, header: int = 0, parts: int = 1) -> Traffic:
     """Frame every message of a schedule.
 
     Parameters
@@ -114,26 +116,32 @@ def traffic(schedule: Schedule, items: int, mtu: int, header: int = GLOO_HEADER)
     mtu
         Largest IP packet.
     header
-        Bytes that the library puts before each message, and sends back as a notice.
+        Bytes that the library puts before each segment; as many go either way first, to say that
+        an end is ready.
+    parts
+        Segments of each message, each a write of its own.
     """
     shape = (len(schedule.rounds), schedule.ranks)
-    columns = [np.zeros(shape, np.int64) for _ in range(7)]
-    sent, out, into, frames_out, frames_in, acks_out, acks_in = columns
+    columns = [np.zeros(shape, np.int64) for _ in range(8)]
+    sent, out, into, packets_out, frames_out, frames_in, acks_out, acks_in = columns
     packets = tcp_over_ethernet(mtu)
+    overhead = packets.overhead_per_packet - FRAME_CHECK
     offsets = schedule.chunk_offsets(items) * ITEM_BYTES
+    notice = parts * (overhead + header) if header else 0
     for index in range(shape[0]):
         for src, dst, size, _ in zip(*schedule.messages(index, offsets), strict=True):
             if size == 0:
                 continue
-            framing = packets.frame(int(size) + header)
-            bytes_ = framing.frame_bytes - framing.packets * FRAME_CHECK
+            framing = packets.frame(int(size) // parts + header)
+            bytes_ = int(size) + parts * (header + framing.packets * overhead) + notice
             # A frame on a virtual link is not padded to Ethernet's least.
-            ack = framing.acknowledgements * (packets.overhead_per_packet - FRAME_CHECK)
-            notice = packets.overhead_per_packet - FRAME_CHECK + header if header else 0
+            ack = parts * framing.acknowledgements * overhead
             for table, rank, value in (
                 (sent, src, size),
-                (out, src, 1),
-                (into, dst, 1),
+                (out, src, parts),
+                (into, dst, parts),
+                (packets_out, src, parts * (framing.packets + (header > 0))),
+                (packets_out, dst, parts * (header > 0)),
                 (frames_out, src, bytes_),
                 (frames_out, dst, notice),
                 (frames_in, dst, bytes_),
@@ -148,8 +156,8 @@ def traffic(schedule: Schedule, items: int, mtu: int, header: int = GLOO_HEADER)
 def _through_bucket(bytes_: np.ndarray, alpha_s: float, rate: float, burst: float) -> float:
     """Return the seconds that rounds of these bytes take through a token bucket, full at first.
 
-    A bucket fills while the link pauses between rounds, up to one burst, and what it holds leaves at
-    once: so a pause costs nothing where the link is what everybody waits for.
+    A bucket fills while the link pauses between rounds, up to one burst, and what it holds leaves
+    at once: so a pause costs nothing where the link is what everybody waits for.
     """
     tokens, time_s = burst, 0.0
     for size in bytes_.tolist():
@@ -159,33 +167,39 @@ def _through_bucket(bytes_: np.ndarray, alpha_s: float, rate: float, burst: floa
     return time_s
 
 
-def modelled(
-    schedule, job: Job, cluster, alpha_s: float | None, header: int
-) -> tuple[Figures, dict]:
-    """Return what a schedule should do on a cluster, and the library's part by name."""
-    flow = traffic(schedule, job.items, cluster.mtu, header)
+def modelled(schedule: Schedule, job: Job, cluster, alpha_s: float | None) -> tuple[Figures, dict]:
+    """Return what a schedule should do on a cluster, and our engine's own part by name."""
+    ours = job.engine == "ours"
+    parts = segments(schedule, schedule.chunk_offsets(job.items)) if ours else 1
+    flow = traffic(schedule, job.items, cluster.mtu, ours * GLOO_HEADER, parts)
     leaving = flow.frames_out + flow.acknowledgements_out
     arriving = flow.frames_in + flow.acknowledgements_in
     time_s = None
     if cluster.rate and alpha_s is not None:
         busiest = np.maximum(leaving, arriving).max(axis=1, initial=0)
         time_s = _through_bucket(busiest, alpha_s, cluster.rate, cluster.burst)
-    messages = (flow.messages_out + flow.messages_in).sum(axis=0)
-    figures = Figures(
-        flow.sent.sum(axis=0).tolist(), leaving.sum(axis=0).tolist(), time_s, [time_s]
-    )
-    names = {
-        "messages_sent": flow.messages_out.sum(axis=0).tolist(),
-        "messages_received": flow.messages_in.sum(axis=0).tolist(),
-        "modelled_library": (header * messages).tolist(),
-    }
-    return figures, names
+    sent, wire = (table.sum(axis=0).tolist() for table in (flow.sent, leaving))
+    names = {}
+    if ours:
+        headers = GLOO_HEADER * (2 * flow.messages_out + flow.messages_in).sum(axis=0)
+        names["modelled_library"] = headers.tolist()
+        names["modelled_packets"] = flow.packets_out.sum(axis=0).tolist()
+    return Figures(sent, wire, time_s, []), names
 
 
 def assemble(job: Job, cluster, found: list[dict], alpha_s: float | None, machine: dict) -> Result:
-    """Join what the ranks found into a result."""
+    """Join what the ranks found into a result.
+
+    Raises
+    ------
+    LabError
+        If a rank ended with anything but what the definition of the collective says.
+    """
+    for rank, answer in enumerate(found):
+        if not answer["right"]:
+            raise LabError(f"rank {rank} ended {job.kind} ({job.engine}) with wrong values")
     schedule = job.schedule(cluster.ranks)
-    figures, names = modelled(schedule, job, cluster, alpha_s, GLOO_HEADER)
+    figures, names = modelled(schedule, job, cluster, alpha_s)
     sockets = [f["sockets"] for f in found]
     payload = [s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets]
     if cluster.place == "namespaces":
@@ -215,6 +229,6 @@ def assemble(job: Job, cluster, found: list[dict], alpha_s: float | None, machin
             "data_segments": [s["data_segments"] for s in sockets],
             "acknowledgements": [s["segments"] - s["data_segments"] for s in sockets],
         },
-        [f["capture"] for f in found if "capture" in f],
+        [f["capture"] for f in found if "capture" in f] if cluster.place == "namespaces" else [],
         machine,
     )

@@ -6,17 +6,14 @@ line each, until their standard input ends; they end with it, whatever they are 
 
 Under ``torchrun`` (``torchrun … -m tokenlife.lab.worker jobs.json out.json``) each rank is started
 for itself, on one host or many, and rank 0 writes the results.
-
-All ranks start a run at one moment that they agreed on, on a clock they share; over several hosts
-there is no such clock, and a rank then counts from its own start.
 """
 
-import contextlib
 import datetime
 import json
 import multiprocessing
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -27,94 +24,27 @@ import torch
 import torch.distributed as dist
 
 from tokenlife.errors import TokenlifeError
-from tokenlife.lab import engines, meter
+from tokenlife.lab import engines
 from tokenlife.lab.job import Job
-from tokenlife.lab.namespace import join
-from tokenlife.wire import TcpFrames, write_pcap
+from tokenlife.lab.measure import measure
+from tokenlife.lab.namespace import join, system
 
-SLACK_S = 2e-3  # between agreeing on a start and starting
-SETTLE_S = 0.06  # a delayed acknowledgement takes up to 40 ms
-
-
-def measure(job: Job, prepared: engines.Prepared, agree, where: dict) -> dict:
-    """Run one job on this rank.
-
-    Parameters
-    ----------
-    job
-        What to do.
-    prepared
-        By an engine.
-    agree
-        Called with seconds, returns a moment so much later, the same on all ranks.
-    where
-        ``rank``, ``ranks``, ``interface``, ``delay`` (s or None), ``port`` (not to be counted).
-
-    Returns
-    -------
-    dict
-        ``start`` and ``end`` of each repeat, ``right``, and what one more run sent: ``sockets``,
-        ``interface`` and, where asked for, ``capture``.
-    """
-    start, end = [], []
-    pause = SLACK_S + 4 * (where["delay"] or 0)
-    for number in range(job.warmup + job.repeats):
-        prepared.reset()
-        time.sleep(max(0.0, agree(pause) - time.monotonic()))
-        begin = time.monotonic()
-        prepared.run()
-        if number >= job.warmup:
-            start.append(begin)
-            end.append(time.monotonic())
-    counted = _count(job, prepared, agree, where)
-    right = bool(
-        torch.equal(prepared.result(), torch.from_numpy(job.end(where["rank"], where["ranks"])))
-    )
-    return {"start": start, "end": end, "right": right, **counted}
-
-
-def _count(job: Job, prepared: engines.Prepared, agree, where: dict) -> dict:
-    """Run once more between two readings of the counters, with time for the last to arrive."""
-    calm = SETTLE_S + 4 * (where["delay"] or 0)
-    prepared.reset()
-    go = agree(2 * calm)
-    time.sleep(max(0.0, go - calm / 2 - time.monotonic()))
-    capturing = contextlib.nullcontext()
-    if job.capture:
-        full = isinstance(job.capture, str)
-        capturing = meter.Capture(where["interface"], *((2048, 1 << 15) if full else ()))
-    with capturing as capture:
-        before = meter.sockets(where["port"]), meter.interface(where["interface"])
-        time.sleep(max(0.0, go - time.monotonic()))
-        prepared.run()
-        # What has been handed to the kernel may still wait there: the last to arrive decides.
-        time.sleep(max(0.0, agree(calm) - time.monotonic()))
-        after = meter.sockets(where["port"]), meter.interface(where["interface"])
-        found = {
-            "sockets": meter.difference(after[0], before[0]),
-            "interface": meter.difference(after[1], before[1]),
-        }
-        if capture:
-            frames, lengths, times_s, sent, dropped = capture.read()
-            found["capture"] = TcpFrames.read(frames[sent], lengths[sent]).count()
-            found["capture"]["dropped"] = dropped
-            if isinstance(job.capture, str):
-                path = Path(job.capture, f"rank{where['rank']}.pcap")
-                write_pcap(path, frames, lengths, times_s)
-    return found
+PARENT_DEATH_SIGNAL = 1
 
 
 class SharedClock:
     """A moment that processes of one machine agree on, without a word on the network.
 
-    Made before the ranks are forked; ``clock(rank)`` is what :func:`measure` calls ``agree``.
+    Made before the ranks are forked.
     """
 
     def __init__(self, ranks: int, watchdog: float):
         fork = multiprocessing.get_context("fork")
         self.moments, self.meeting = fork.Array("d", ranks), fork.Barrier(ranks, timeout=watchdog)
 
-    def __call__(self, rank: int):
+    def of(self, rank: int):
+        """Return what :func:`~tokenlife.lab.measure.measure` calls ``agree``, for one rank."""
+
         def agree(seconds: float) -> float:
             self.moments[rank] = time.monotonic() + seconds
             self.meeting.wait()
@@ -144,6 +74,10 @@ def _perform(line: dict, where: dict, agree) -> dict:
         return {"failed": traceback.format_exc().strip().splitlines()[-1]}
 
 
+def _backend() -> str:
+    return "cpu:gloo,cuda:nccl" if torch.cuda.device_count() > 1 else "gloo"
+
+
 def _end_with_input() -> None:
     """End this process when its parent is gone, even in the middle of a collective."""
     poll = select.poll()
@@ -154,6 +88,7 @@ def _end_with_input() -> None:
 
 def rank_main(rank: int, wishes: dict, clock: SharedClock) -> None:
     """Be one rank of the lab; standard input and output are its line to the launcher."""
+    system("prctl", PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if wishes["spaces"][rank]:
         join(wishes["spaces"][rank])
     threading.Thread(target=_end_with_input, daemon=True).start()
@@ -174,13 +109,13 @@ def rank_main(rank: int, wishes: dict, clock: SharedClock) -> None:
         port = json.loads(lines[0].readline())["port"]
         store = dist.TCPStore(address, port, wishes["ranks"], False, limit)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=wishes["ranks"], timeout=limit
+        _backend(), store=store, rank=rank, world_size=wishes["ranks"], timeout=limit
     )
     where = {"rank": rank, "port": store.port, **wishes}
     say(ready=os.getpid())
     for line in lines[0]:
         print(f"rank {rank}: {line.strip()}", file=sys.stderr, flush=True)
-        say(done=_perform(json.loads(line), where, clock(rank)))
+        say(done=_perform(json.loads(line), where, clock.of(rank)))
 
 
 def lab_main() -> None:
@@ -215,7 +150,7 @@ def lab_main() -> None:
 
 def torchrun_main(jobs: str, out: str) -> None:
     """Run the jobs of a file, a list of objects, among the ranks that ``torchrun`` started."""
-    dist.init_process_group("nccl" if torch.cuda.device_count() > 1 else "gloo")
+    dist.init_process_group(_backend())
     rank, ranks = dist.get_rank(), dist.get_world_size()
     where = {"rank": rank, "ranks": ranks, "interface": "", "delay": None}
     where["port"] = int(os.environ["MASTER_PORT"])

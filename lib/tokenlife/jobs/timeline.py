@@ -196,26 +196,28 @@ def pipeline_tasks(
     """
     rank_of = {a.chunk: rank for rank, actions in enumerate(schedule) for a in actions}
     split = any(a.kind == "W" for a in schedule[0])
-    last, tasks = max(rank_of), []
-    final = {}
+    final, tasks = {}, []
+
+    def sent(kind: str, chunk: int, i: int, to: int) -> str:
+        """Name the task that brings what a chunk made to another one."""
+        crosses = send_s and rank_of[chunk] != rank_of[to]
+        return f"send {Action(kind, chunk, i)}" if crosses else str(Action(kind, chunk, i))
+
     for rank, actions in enumerate(schedule):
         for action in actions:
             kind, chunk, i = action
-            step = {"F": -1, "B": 1}.get(kind, 0)
-            source, after = chunk + step, [str(Action("B", chunk, i))] if kind == "W" else []
-            if kind == "B":
-                after.append(str(Action("F", chunk, i)))
-            if step and 0 <= source <= last:
-                name = str(Action(kind, source, i))
-                if rank_of[source] != rank and send_s:
-                    sent = f"send {name}"
-                    tasks.append(Task(sent, rank_of[source], f"send {kind}", send_s, (name,)))
-                    name = sent
-                after.append(name)
-            duration = durations_s[kind] + (kind == "B" and not split) * durations_s["W"]
+            step = {"F": 1, "B": -1, "W": 0}[kind]
+            after = [] if kind == "F" else [str(Action("F" if kind == "B" else "B", chunk, i))]
+            if step and chunk - step in rank_of:
+                after.append(sent(kind, chunk - step, i, chunk))
             ends = kind == "W" or (kind == "B" and not split)
+            duration = durations_s[kind] + (ends and not split) * durations_s["W"]
             holds = (kind == "F") - ends
             tasks.append(Task(str(action), rank, COMPUTE, duration, tuple(after), holds))
+            if step and chunk + step in rank_of:
+                name = sent(kind, chunk, i, chunk + step)
+                if name != str(action):
+                    tasks.append(Task(name, rank, f"send {kind}", send_s, (str(action),)))
             if ends:
                 final[rank, chunk] = str(action)
     if gradients_s:

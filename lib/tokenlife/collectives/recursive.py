@@ -125,7 +125,7 @@ def _two_step_adds(ranks, bytes_) -> Terms:
     return _two_step_terms(ranks, bytes_) + Terms(0, 0, (ranks - 1) / ranks * bytes_)
 
 
-@registered("reduce", "reduce_scatter_gather", _two_step_adds, _THAKUR, once=False)
+@registered("reduce", "reduce_scatter_gather", _two_step_adds, _THAKUR)
 def reduce_scatter_gather_reduce(ranks: int, root: int = 0) -> Schedule:
     """Build the reduce of two steps: a ring reduce-scatter, a binomial gather; for long buffers."""
     gather = reverse(binomial_scatter(ranks, root), "gather")

@@ -4,12 +4,16 @@ An all-reduce of S bytes over n ranks is a reduce-scatter followed by an all-gat
 each, of chunks of S/n. Every rank sends 2(n − 1)/n · S, which no algorithm without help from the
 network can better [1]_. The price is 2(n − 1) rounds of latency.
 
+With two ports the blocks run both ways around, and half the rounds are enough. With more, several
+rings of different strides carry a share of the buffer each.
+
 References
 ----------
 .. [1] P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
    workstations", J. Parallel Distrib. Comput. 69(2), 2009.
 """
 
+from itertools import islice
 from math import gcd
 
 import numpy as np
@@ -93,8 +97,8 @@ def bidirectional_all_gather(ranks: int) -> Schedule:
     return Schedule("all_gather", "bidirectional_ring", ranks, ranks, rounds, ports=2)
 
 
-def _strides(ranks: int) -> list[int]:
-    return [s for s in range(1, ranks) if gcd(s, ranks) == 1]
+def _strides(ranks: int, most: int) -> list[int]:
+    return list(islice((s for s in range(1, ranks) if gcd(s, ranks) == 1), most))
 
 
 def _channel_terms(ranks, bytes_, channels: int = 2) -> Terms:
@@ -102,7 +106,7 @@ def _channel_terms(ranks, bytes_, channels: int = 2) -> Terms:
 
 
 _CHANNELS = {
-    "supports": lambda ranks, channels: len(_strides(ranks)) >= channels,
+    "supports": lambda ranks, channels: len(_strides(ranks, channels)) == channels,
     "counts": "as many strides without a common factor with it as there are `channels`",
 }
 
@@ -121,7 +125,7 @@ def ring_channels_all_gather(ranks: int, channels: int = 2) -> Schedule:
     """
     rank = np.tile(np.arange(ranks), channels)
     ring = np.repeat(np.arange(channels), ranks)
-    stride = np.array(_strides(ranks))[ring]
+    stride = np.array(_strides(ranks, channels))[ring]
 
     def shift(step: int) -> Round:
         chunk = (rank - step * stride) % ranks * channels + ring

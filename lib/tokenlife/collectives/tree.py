@@ -115,14 +115,13 @@ def tree_broadcast(ranks: int, root: int = 0, fan: int = 2, pieces: int = 1) -> 
     level = np.searchsorted(_starts(ranks, fan), node, side="right") - 1
     src, dst = ((v + root) % ranks for v in ((node - 1) // fan, node))
     rounds = stream(src, dst, period * (level - 1) + (node - 1) % fan, period, pieces)
-    name = "tree" if fan > 1 else "chain"
-    return Schedule("broadcast", name, ranks, 1, rounds, pieces, root)
+    return Schedule("broadcast", "tree", ranks, 1, rounds, pieces, root)
 
 
 @registered(TREES, "chain", partial(_tree_terms, fan=1), _THAKUR)
 def chain_broadcast(ranks: int, root: int = 0, pieces: int = 1) -> Schedule:
     """Build the chain: from neighbour to neighbour, piece after piece; for very long buffers."""
-    return tree_broadcast(ranks, root, 1, pieces)
+    return tree_broadcast(ranks, root, 1, pieces).renamed(algorithm="chain")
 
 
 def _double_terms(ranks, bytes_, pieces: int = 1) -> Terms:

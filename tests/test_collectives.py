@@ -151,7 +151,7 @@ def test_the_closed_form_is_the_price_of_the_schedule(a, options):
         for root in roots(a, n, every=False)[-1:]:
             schedule = build(a.kind, a.name, n, **options, **root)
             items.append(12 * n * schedule.blocks * schedule.pieces)
-            terms = a.terms(n, items[-1], **{**a.options, **options})
+            terms = a.terms(n, items[-1], **options)
             got = [terms.rounds, terms.sent_bytes, terms.reduced_bytes]
             np.testing.assert_allclose(got, round_by_round(schedule, items[-1]), err_msg=f"{n}")
     many = a.terms(np.array(counts), np.array(items) * [[1.0], [2.0]], **{**a.options, **options})

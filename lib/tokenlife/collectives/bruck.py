@@ -63,7 +63,7 @@ def bruck_all_to_all(ranks: int) -> Schedule:
     return Schedule("all_to_all", "bruck", ranks, ranks, LazyRounds(int(log2_up(ranks)), hop))
 
 
-def _pat_rounds(ranks, aggregate: int = 1024):
+def _pat_rounds(ranks, aggregate: int):
     rounds = 0 * ranks
     for hop in 1 << np.arange(np.max(log2_up(ranks))):
         blocks = ((ranks - 1) // hop + 1) // 2

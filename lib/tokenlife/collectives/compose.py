@@ -118,32 +118,37 @@ def registered(kinds: str | tuple[str, ...], name: str, terms: Callable, source:
         Its collective; or :data:`GATHERS`, :data:`TREES`, :data:`SCATTERS` or the first two of
         them, to register the reverse as the second and, as the third, the one after the other.
     name, terms, source, **fields
-        As in :class:`~tokenlife.collectives.registry.Algorithm`; terms are those of the first.
+        As in :class:`~tokenlife.collectives.registry.Algorithm`; terms are those of the first, and
+        are given all options.
     """
     kinds = (kinds,) if isinstance(kinds, str) else kinds
 
     def enter(build: Callable[..., Schedule]) -> Callable[..., Schedule]:
-        def back(ranks, **options):
-            return reverse(build(ranks, **options), kinds[1])
+        takes = {p.name: p.default for p in signature(build).parameters.values()}
+        options = {key: takes[key] for key in takes if key not in ("ranks", "root")}
 
-        def both(ranks, **options):
-            return then(back(ranks, **options), build(ranks, **options), kinds[2])
+        def back(ranks, **asked):
+            return reverse(build(ranks, **asked), kinds[1])
 
-        def adds(ranks, bytes_, **options):
-            there = terms(ranks, bytes_, **options)
+        def both(ranks, **asked):
+            return then(back(ranks, **asked), build(ranks, **asked), kinds[2])
+
+        def price(ranks, bytes_, **asked):
+            return terms(ranks, bytes_, **{**options, **asked})
+
+        def adds(ranks, bytes_, **asked):
+            there = price(ranks, bytes_, **asked)
             # In an all-gather each rank is given, on all ports, every block but its own.
             given = (ranks - 1) / ranks * bytes_ if kinds[0] == "all_gather" else there.sent_bytes
             return Terms(there.rounds, there.sent_bytes, given * ("reduce" in kinds[1]))
 
-        def sums(ranks, bytes_, **options):
-            return adds(ranks, bytes_, **options) + terms(ranks, bytes_, **options)
+        def sums(ranks, bytes_, **asked):
+            return adds(ranks, bytes_, **asked) + price(ranks, bytes_, **asked)
 
         says = getdoc(build).splitlines()[0].split(": ", 1)[-1].rstrip(".")
-        takes = {p.name: p.default for p in signature(build).parameters.values()}
-        options = {key: takes[key] for key in takes if key not in ("ranks", "root")}
-        ways = ((build, terms, ""), (back, adds, "; backwards"), (both, sums, "; back, then forth"))
-        for kind, (builder, price, way) in zip(kinds, ways, strict=False):
-            entry = Algorithm(kind, name, builder, price, says + way, source, **fields)
+        ways = ((build, price, ""), (back, adds, "; backwards"), (both, sums, "; back, then forth"))
+        for kind, (builder, form, way) in zip(kinds, ways, strict=False):
+            entry = Algorithm(kind, name, builder, form, says + way, source, **fields)
             register(replace(entry, options=options))
         return build
 

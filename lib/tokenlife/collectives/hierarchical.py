@@ -25,11 +25,11 @@ _BLUE = "M. Cho, U. Finkler, D. Kung, H. Hunter, BlueConnect, SysML 2019"
 _PXN = "K. Mandakolathur, S. Jeaugey, NVIDIA technical blog, 2022"
 
 
-def _rounds(ranks, node: int = 8):
+def _rounds(ranks, node: int):
     return ranks // node + node - 2
 
 
-def _two_leg_terms(ranks, bytes_, node: int = 8) -> Terms:
+def _two_leg_terms(ranks, bytes_, node: int) -> Terms:
     return Terms(_rounds(ranks, node), (2 - 1 / node - node / ranks) * bytes_)
 
 
@@ -80,12 +80,12 @@ def _two_legs(name: str, ranks: int, node: int, *, between_first: bool) -> Sched
     here, place, there, rail = source // node, source % node, target // node, target % node
     # After the first leg a block is in its node but on the rail it came from, or the reverse.
     middle = there * node + place if between_first else here * node + rail
-    across, inside = (there - here) % nodes, (rail - place) % node
+    legs = [((there - here) % nodes, nodes), ((rail - place) % node, node)]
     rounds = []
-    for between in (between_first, not between_first):
-        src, dst = (source, middle) if between == between_first else (middle, target)
-        far = across if between else inside
-        for step in range(1, nodes if between else node):
+    for src, dst, (far, most) in zip(
+        (source, middle), (middle, target), legs[:: 1 if between_first else -1], strict=True
+    ):
+        for step in range(1, most):
             on = np.flatnonzero(far == step)
             rounds.append(Round.columns(src[on], dst[on], on, reduce=False))
     return Schedule("all_to_all", name, ranks, ranks, tuple(rounds))

@@ -31,7 +31,7 @@ _SHARP = "R. L. Graham et al., COMHPC 2016"
 _NVLS = "A. Ishii, R. Wells, Hot Chips 34, 2022"
 
 
-def _switch_tree_terms(ranks, bytes_, radix: int = 64, pieces: int = 1) -> Terms:
+def _switch_tree_terms(ranks, bytes_, radix: int, pieces: int) -> Terms:
     levels, reach = 0 * ranks, 1
     while reach < np.max(ranks):
         levels, reach = levels + (reach < ranks), reach * radix
@@ -111,10 +111,8 @@ def _nvls_terms(kind: str, ranks, bytes_, pieces: int = 1) -> Terms:
     rounds = len(stages) + pieces - 1
     for index in range(rounds):
         running = stages[max(0, index - pieces + 1) : index + 1]
-        loads = [
-            (running.count((way, "all")), running.count((way, "own"))) for way in ("up", "down")
-        ]
-        whole, share = whole + max(loads)[0], share + max(loads)[1]
+        both = [[running.count((way, what)) for what in ("all", "own")] for way in ("up", "down")]
+        whole, share = whole + max(both)[0], share + max(both)[1]
     many = ranks > 1
     return Terms(many * rounds, many * (whole + share / ranks) * bytes_ / pieces)
 

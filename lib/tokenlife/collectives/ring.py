@@ -101,7 +101,7 @@ def _strides(ranks: int, most: int) -> list[int]:
     return list(islice((s for s in range(1, ranks) if gcd(s, ranks) == 1), most))
 
 
-def _channel_terms(ranks, bytes_, channels: int = 2) -> Terms:
+def _channel_terms(ranks, bytes_, channels: int) -> Terms:
     return Terms(ranks - 1, (ranks - 1) / ranks * bytes_ / channels)
 
 

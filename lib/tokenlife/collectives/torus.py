@@ -5,8 +5,8 @@ runs a ring along one dimension after another, each carrying all that the ones b
 as few bytes as one ring over all ranks, and Σ(dᵢ − 1) rounds instead of Πdᵢ − 1.
 
 Swing [1]_ needs log₂ n rounds: partners at distance 1, 1, 3, 5, 11, … in turn to both sides, nearer
-than the 1, 2, 4, 8, 16, … of recursive doubling. Only the distance on the ring is modelled here by
-who talks to whom: the load on the links between is the network's.
+than the 1, 2, 4, 8, 16, … of recursive doubling. A schedule says only who talks to whom: how the
+messages load the links on their way is for the network to say, and there Swing gains.
 
 References
 ----------

@@ -85,7 +85,7 @@ def _starts(most: int, fan: int) -> np.ndarray:
     return np.array(starts)
 
 
-def _tree_terms(ranks, bytes_, fan: int = 2, pieces: int = 1) -> Terms:
+def _tree_terms(ranks, bytes_, fan: int, pieces: int) -> Terms:
     starts = _starts(np.max(ranks), fan)
     deepest = np.searchsorted(starts, ranks - 1, side="right") - 1
     # The last level may have fewer nodes than its parents could have children.
@@ -124,7 +124,7 @@ def chain_broadcast(ranks: int, root: int = 0, pieces: int = 1) -> Schedule:
     return tree_broadcast(ranks, root, 1, pieces).renamed(algorithm="chain")
 
 
-def _double_terms(ranks, bytes_, pieces: int = 1) -> Terms:
+def _double_terms(ranks, bytes_, pieces: int) -> Terms:
     rounds = np.where(ranks > 1, 2 * (log2_down(np.maximum(ranks - 1, 1)) + pieces), 0)
     return Terms(rounds, rounds * bytes_ / (2 * pieces))
 

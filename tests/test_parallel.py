@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from parallel_calls import BATCH, BUCKET_BYTES, LENGTH, SIZES
 from small_configs import small_config
@@ -42,11 +42,13 @@ def plans(draw):
     )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(plans())
 def test_ranks_and_coordinates_are_inverse_in_any_order(plan):
     assert [plan.rank(**plan.coordinates(r)) for r in range(plan.world)] == list(range(plan.world))
 
 
+@settings(deadline=None)
 @given(plans())
 def test_groups_of_every_name_partition_the_ranks(plan):
     for name in AXIS_OF:
@@ -58,6 +60,7 @@ def test_groups_of_every_name_partition_the_ranks(plan):
         assert all(plan.group(name, r) == group for group in groups for r in group), name
 
 
+@settings(deadline=None)
 @given(plans())
 def test_groups_lie_inside_each_other(plan):
     for rank in (0, plan.world - 1):
@@ -77,6 +80,7 @@ def test_groups_lie_inside_each_other(plan):
         assert np.prod([len(group) for group in experts]) == len(stage)
 
 
+@settings(deadline=None)
 @given(plans())
 def test_a_send_goes_to_the_next_stage_and_comes_back(plan):
     for rank in range(plan.world):
@@ -461,6 +465,7 @@ MIXTURE = ModelConfig.from_hf(
 )
 
 
+@settings(deadline=None)
 @given(jobs())
 def test_members_of_a_group_ask_for_the_same(job):
     config, plan = job
@@ -473,6 +478,7 @@ def test_members_of_a_group_ask_for_the_same(job):
                     assert all(op in asked[other] for other in op.group)
 
 
+@settings(deadline=None)
 @given(jobs())
 def test_what_one_stage_sends_forward_the_next_sends_back(job):
     config, plan = job
@@ -483,6 +489,7 @@ def test_what_one_stage_sends_forward_the_next_sends_back(job):
     assert forward == back
 
 
+@settings(deadline=None)
 @given(jobs())
 def test_more_sharding_never_holds_more(job):
     config, plan = job
@@ -495,6 +502,7 @@ def test_more_sharding_never_holds_more(job):
     assert kept[1] <= kept[0]
 
 
+@settings(deadline=None)
 @given(st.lists(jobs(), min_size=1, max_size=4))
 def test_many_plans_are_legal_exactly_where_one_is(found):
     config = found[0][0]

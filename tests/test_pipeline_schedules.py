@@ -4,7 +4,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenlife.jobs.timeline import Task, TimelineError, pipeline_tasks, play
 from tokenlife.parallel import Plan, PlanError
@@ -28,6 +28,7 @@ def schedules(draw):
     return name, stages, micro_batches
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_every_micro_batch_passes_every_chunk_once_forward_then_backward(drawn):
     name, stages, micro_batches = drawn
@@ -44,6 +45,7 @@ def test_every_micro_batch_passes_every_chunk_once_forward_then_backward(drawn):
                 assert place[action._replace(kind="B")] < place[action]
 
 
+@settings(deadline=None)
 @given(schedules(), st.floats(0, 2))
 def test_played_in_order_across_stages_and_within_memory(drawn, send_s):
     name, stages, micro_batches = drawn
@@ -202,6 +204,7 @@ def test_tasks_that_can_never_start_are_refused():
         pipeline_schedule("interleaved", 4, 6)
 
 
+@settings(deadline=None)
 @given(st.permutations(range(12)))
 def test_the_time_line_does_not_depend_on_how_streams_are_mixed(order):
     tasks = pipeline_tasks(pipeline_schedule("1f1b", 3, 2), UNIT)

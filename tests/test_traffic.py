@@ -26,7 +26,7 @@ def payload(op, rank) -> int:
     return int(sent[op.group.index(rank)]) * op.count
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(jobs())
 def test_totals_are_the_sum_of_the_ops_of_all_ranks(job):
     config, plan = job
@@ -46,7 +46,7 @@ def test_totals_are_the_sum_of_the_ops_of_all_ranks(job):
         assert table[f"{axis}_busiest"] == pytest.approx(most[axis], rel=1e-2), axis
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(jobs())
 def test_the_matrix_holds_every_byte_of_the_ops(job):
     config, plan = job
@@ -59,7 +59,7 @@ def test_the_matrix_holds_every_byte_of_the_ops(job):
             assert sent.get(rank, 0) == sum(payload(op, rank) for op in ops)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(jobs())
 def test_what_goes_out_comes_in(job):
     config, plan = job
@@ -72,6 +72,7 @@ def test_what_goes_out_comes_in(job):
         assert square.sum(0) == pytest.approx(square.sum(1), rel=1e-2)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(jobs(), min_size=1, max_size=6))
 def test_many_plans_are_priced_as_each_alone(found):
     config, first = found[0]
@@ -155,8 +156,8 @@ def test_the_command_prints_a_table_and_warns(capsys):
         ModelConfig.load("llama-3.1-405b"),
         Plan(dp=128, tp=8, pp=16, sequence=8192, global_batch=2048),
     )["total"].iloc[0]
-    assert f"warning: {held / 1e9:.0f} GB on the fullest GPU are" in text
-    assert "more than the 85.9 GB of h100-sxm" in text
+    assert f"warning: {held / 1e9:.0f} GB on the fullest GPU: " in text
+    assert "more than h100-sxm's 85.9 GB" in text
 
 
 @pytest.mark.parametrize(

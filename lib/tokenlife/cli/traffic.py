@@ -1,13 +1,14 @@
 """``tokenlife traffic``: what a training job puts on the network in one step."""
 
 import argparse
+import math
 from dataclasses import replace
 from pathlib import Path
 
 from tokenlife.catalog import read_accelerator
 from tokenlife.cli import Result
 from tokenlife.errors import TokenlifeError
-from tokenlife.jobs.traffic import matrix, rows, sweep, wire_bytes
+from tokenlife.jobs.traffic import AXES, Row, matrix, rows, sweep, wire_bytes
 from tokenlife.parallel import Plan, PlanError
 from tokenlife.parallel.memory import KINDS
 from tokenlife.parallel.plan import CP_METHODS, SCHEDULES
@@ -49,53 +50,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Result:
     """Count, and print."""
     config, plan = ModelConfig.load(args.model), _plan(args)
-    if not plan.sequence:
-        length = min(config.positions, LENGTH)
-        plan = replace(plan, sequence=length)
+    plan = replace(plan, sequence=plan.sequence or min(config.positions, LENGTH))
     found = rows(config, plan.check(config, args.gpus))
-    table = sweep(config, plan).iloc[0]
-    held = {kind: int(table[kind]) for kind in (*KINDS, "total")}
-    tokens = plan.tokens_per_step
+    table, tokens = sweep(config, plan).iloc[0], plan.tokens_per_step
     data = {
         "model": config.name,
         "plan": str(plan),
         "gpus": plan.world,
         "tokens_per_step": tokens,
-        "ops": [
-            {
-                "axis": row.demand.axis, "kind": row.demand.kind, "group": row.demand.over,
-                "group_size": row.group_size, "bytes": row.demand.bytes_,
-                "count": row.demand.count, "phase": row.demand.phase, "stages": list(row.stages),
-                "sent_bytes": row.sent_bytes, "after": row.demand.after,
-                "hides_behind": row.demand.hides_behind,
-            }
-            for row in found
-        ],
+        "ops": [_op(row) for row in found],
         "per_axis": {
             axis: {
                 "bytes_per_gpu_per_step": float(table[axis]),
                 "bytes_busiest_gpu": float(table[f"{axis}_busiest"]),
                 "bytes_per_token": float(table[axis]) * plan.world / tokens,
             }
-            for axis in ("tp", "cp", "ep", "pp", "dp")
+            for axis in AXES
         },
         "wire_bytes_per_token": wire_bytes(found, plan, tcp_over_ethernet(args.mtu)) / tokens,
-        "memory_bytes_per_gpu": held,
+        "memory_bytes_per_gpu": {kind: int(table[kind]) for kind in (*KINDS, "total")},
         "layers_per_stage": [
-            int(layers.dense + layers.mixtures)
-            for layers in (layers_on(config, plan, stage) for stage in range(plan.pp))
+            int(sum(layers_on(config, plan, stage)[:2])) for stage in range(plan.pp)
         ],
-        "warnings": [],
+        "warnings": _warnings(args.accelerator, int(table["total"])),
         "label": "modelled",
-    }  # fmt: skip
-    if args.accelerator:
-        room = read_accelerator(args.accelerator).get("memory_bytes", held["total"])
-        if held["total"] > room:
-            over = format_bytes(held["total"] - room)
-            data["warnings"].append(
-                f"{format_bytes(held['total'])} on the fullest GPU are {over} more than the "
-                f"{format_bytes(room)} of {args.accelerator}"
-            )
+    }
     if args.matrix:
         try:
             matrix(config, plan).to_csv(Path(args.matrix), index=False)
@@ -106,42 +85,49 @@ def run(args: argparse.Namespace) -> Result:
     return Result(data, _text(data))
 
 
+def _op(row: Row) -> dict:
+    said = {name: getattr(row.demand, name) for name in ("axis", "kind", "count", "phase")}
+    said |= {name: getattr(row.demand, name) for name in ("after", "hides_behind")}
+    sizes = {"group_size": row.group_size, "bytes": row.demand.bytes_, "sent_bytes": row.sent_bytes}
+    return said | sizes | {"group": row.demand.over, "stages": list(row.stages)}
+
+
+def _warnings(accelerator: str | None, total: int) -> list[str]:
+    """Say by how much memory is over that of an accelerator, if it is."""
+    room = read_accelerator(accelerator).get("memory_bytes", total) if accelerator else total
+    if total <= room:
+        return []
+    has, over = format_bytes(room), format_bytes(total - room)
+    return [f"{format_bytes(total)} on the fullest GPU: {over} more than {accelerator}'s {has}"]
+
+
 def _plan(args: argparse.Namespace) -> Plan:
     """Read the layout; what data parallelism is not told it takes of the GPUs left."""
-    given = {
-        {"seq": "sequence"}.get(name, name): value
-        for name in (option.replace("-", "_") for option in (*SIZES, *CHOICES))
-        if (value := getattr(args, name)) is not None
-    }
+    options = {option.replace("-", "_"): option for option in (*SIZES, *CHOICES)}
+    given = {name: getattr(args, name) for name in options if getattr(args, name) is not None}
     given |= {"sequence_parallel": 1} if args.sequence_parallel else {}
+    given |= {"sequence": given.pop("seq")} if "seq" in given else {}
     if "dp" not in given and "dp=" not in args.plan:
-        others = 1
-        for axis in ("tp", "pp", "cp"):
-            others *= max(1, given.get(axis, 1))
+        others = math.prod(max(1, given.get(axis, 1)) for axis in ("tp", "pp", "cp"))
         if args.gpus % others:
             raise PlanError(f"tp × pp × cp = {others} ranks do not divide {args.gpus} GPUs")
         given["dp"] = args.gpus // others
-    return Plan.parse(
-        ",".join([*(f"{k}={v}" for k, v in given.items()), *filter(None, [args.plan])])
-    )
+    texts = [f"{name}={value}" for name, value in given.items()]
+    return Plan.parse(",".join(filter(None, [*texts, args.plan])))
 
 
 def _text(data: dict) -> str:
     lines = [f"{data['model']} on {data['gpus']} GPUs: {data['plan']}", ""]
     lines.append(f"{'group':11} {'kind':14} {'ranks':>6} {'buffer':>9} {'times':>6}  phase, stages")
     for op in data["ops"]:
-        first, *_, last = stages = op["stages"] * 2
-        where = f"{first}" if len(stages) == 2 else f"{first} to {last}"
+        first, last = op["stages"][0], op["stages"][-1]
         lines.append(
             f"{op['group']:11} {op['kind']:14} {op['group_size']:6} {format_bytes(op['bytes']):>9} "
-            f"{op['count']:6}  {op['phase']}, {where}"
+            f"{op['count']:6}  {op['phase']}, {first}{f' to {last}' if last != first else ''}"
         )
     lines += ["", "sent by a GPU in a step (mean; most), and by the job for each token"]
-    lines += [
-        f"{axis:4} {format_bytes(sums['bytes_per_gpu_per_step']):>9} "
-        f"{format_bytes(sums['bytes_busiest_gpu']):>9} {format_bytes(sums['bytes_per_token']):>9}"
-        for axis, sums in data["per_axis"].items()
-    ]
+    for axis, sums in data["per_axis"].items():
+        lines.append(f"{axis:4}" + "".join(f"{format_bytes(n):>10}" for n in sums.values()))
     held = ", ".join(f"{k} {format_bytes(b)}" for k, b in data["memory_bytes_per_gpu"].items())
     lines += ["", f"on the fullest GPU: {held}"]
     if len(set(data["layers_per_stage"])) > 1:

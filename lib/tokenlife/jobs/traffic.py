@@ -11,7 +11,8 @@ placement to say. Left out: acknowledgements, and what ``tokenlife.parallel`` le
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -67,39 +68,29 @@ def sweep(
     >>> [round(gigabytes, 1) for gigabytes in table["dp"] / 1e9]
     [0.0, 32.1, 48.2]
     """
-    columns = {f.name: getattr(plans, f.name) for f in fields(plans)}
-    plans = Plans(**columns)
-    batches = range(0, len(plans.pp), BATCH)
-    return pd.concat([_sweep(config, plans, slice(i, i + BATCH), algorithms) for i in batches])
+    plans = Plans(**{field.name: getattr(plans, field.name) for field in fields(plans)})
+    parts = (plans.take(slice(i, i + BATCH)) for i in range(0, len(plans.pp), BATCH))
+    return pd.concat([_sweep(config, part, algorithms) for part in parts], ignore_index=True)
 
 
-def _sweep(config, plans: Plans, part: slice, algorithms) -> pd.DataFrame:
-    """Price one batch: a line for each plan and stage, then the mean and the most of each plan."""
-    pp = plans.pp[part]
-    which = np.repeat(np.arange(len(pp)), pp)
-    starts = np.cumsum(pp) - pp
-    stage = np.arange(len(which)) - starts[which]
-    columns = {f.name: getattr(plans, f.name) for f in fields(plans)}
-    arrays = {k: c[part][which] for k, c in columns.items() if isinstance(c, np.ndarray)}
-    each = Plans(**columns | arrays)
-    volumes = {axis: np.zeros(len(which)) for axis in AXES}
+def _sweep(config: ModelConfig, plans: Plans, algorithms: Mapping[str, str]) -> pd.DataFrame:
+    """Price a line for each plan and stage, then take the mean and the most of each plan."""
+    which, starts = np.repeat(np.arange(len(plans.pp)), plans.pp), np.cumsum(plans.pp) - plans.pp
+    each, stage = plans.take(which), np.arange(len(which)) - starts[which]
+    volumes, table = {axis: np.zeros(len(which)) for axis in AXES}, {}
     for demand in demands(config, each, stage):
         if np.any(demand.count):
             volumes[demand.axis] += demand.count * sent(demand, each, algorithms)[1]
-    table = {}
     for axis, volume in volumes.items():
-        table[axis] = np.add.reduceat(volume, starts) / pp
+        table[axis] = np.add.reduceat(volume, starts) / plans.pp
         table[f"{axis}_busiest"] = np.maximum.reduceat(volume, starts)
     held = memory(config, each, stage)
     most = np.maximum.reduceat(held["total"], starts)[which] == held["total"]
-    _, fullest = np.unique(which[most], return_index=True)
-    for kind in (*KINDS, "total"):
-        table[kind] = held[kind][most][fullest]
-    return pd.DataFrame(table)
+    fullest = np.flatnonzero(most)[np.unique(which[most], return_index=True)[1]]
+    return pd.DataFrame(table | {kind: held[kind][fullest] for kind in (*KINDS, "total")})
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A demand of one or more stages.
 
     Attributes
@@ -178,20 +169,16 @@ def matrix(
     >>> pairs[["src", "dst"]].values.tolist(), int(pairs["bytes"].sum()) // 124439808
     ([[0, 1], [1, 2], [2, 0]], 16)
     """
-    pieces = []
-    for row in rows(config, plan, algorithms):
-        d = row.demand
-        src, dst, bytes_ = _pairs(d, row.group_size, algorithms)
+    keys, pieces = ["axis", "phase", "src", "dst"], []
+    for d, group_size, stages, *_ in rows(config, plan, algorithms):
+        src, dst, bytes_ = _pairs(d, group_size, algorithms)
         groups = np.array(plan.groups(d.over))
-        stage = plan._where(groups[:, 0])["pp"]
-        groups = groups[np.isin(stage, row.stages)]
-        piece = {"src": groups[:, src].ravel(), "dst": groups[:, dst].ravel()}
-        piece["bytes"] = np.tile(bytes_ * d.count, len(groups))
-        pieces.append(pd.DataFrame({"axis": d.axis, "phase": d.phase, **piece}))
-    if not pieces:
-        return pd.DataFrame(columns=["axis", "phase", "src", "dst", "bytes"])
-    keys = ["axis", "phase", "src", "dst"]
-    return pd.concat(pieces).groupby(keys, sort=True, as_index=False)["bytes"].sum()
+        groups = groups[np.isin(plan.coordinates(groups[:, 0])["pp"], stages)]
+        ends = {"src": groups[:, src].ravel(), "dst": groups[:, dst].ravel()}
+        sent_bytes = np.tile(bytes_ * d.count, len(groups))
+        pieces.append(pd.DataFrame({"axis": d.axis, "phase": d.phase, **ends, "bytes": sent_bytes}))
+    found = pd.concat(pieces) if pieces else pd.DataFrame(columns=[*keys, "bytes"])
+    return found.groupby(keys, as_index=False)["bytes"].sum()
 
 
 def _pairs(demand: Demand, ranks: int, algorithms: Mapping[str, str]):

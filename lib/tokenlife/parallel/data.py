@@ -33,42 +33,41 @@ from tokenlife.parallel.plan import Plan
 from tokenlife.parallel.shards import Holding
 from tokenlife.transformer.config import ModelConfig
 
+_SHARD = {"dp_cp": "shard", "edp": "edp"}
+
 
 def data_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[Demand]:
     """Yield what one rank of a pipeline stage asks for."""
-    wide, narrow, m = plan.gradient_bytes, plan.states.weights, plan.micro_batches
-    back = "the rest of the backward pass" if plan.overlap else ""
+    wide, narrow, m, zero = plan.gradient_bytes, plan.states.weights, plan.micro_batches, plan.zero
     ahead = "the forward pass before it" if plan.overlap else ""
-    every = (plan.zero == 2) | (plan.zero == 3)
-    for numbers, group in zip(held.parameters(), ("edp", "dp_cp"), strict=True):
-        group = "shard" if group == "dp_cp" else group
-        whole = {"shard": "dp_cp"}.get(group, group)
+    for numbers, over in zip(held.parameters(), ("edp", "dp_cp"), strict=True):
         for size, count in _cut(numbers, plan.bucket_bytes // wide):
-            step = ("backward", count * (plan.zero == 0), "the gradients of the last micro-batch")
-            yield Demand("all_reduce", whole, size, wide, *step, back)
-            once = ("backward", count * (plan.zero == 1), "the gradients of the last micro-batch")
-            yield Demand("reduce_scatter", group, size, wide, *once, back)
-            if group == "shard":
-                part = -(-size // plan.size("shard"))
-                yield Demand("all_reduce", "replicate", part, wide, *once, back)
-            once = ("optimiser", count * (plan.zero == 1), "the optimiser's step")
-            yield Demand("all_gather", group, size, narrow, *once, ahead)
+            ready = "the gradients of the last micro-batch"
+            yield _sum(plan, "all_reduce", over, size, count * (zero == 0), ready)
+            yield from _scattered(plan, size, over, count * (zero == 1), ready)
+            shard, step = _SHARD[over], ("optimiser", count * (zero == 1), "the optimiser's step")
+            yield Demand("all_gather", shard, size, narrow, *step, ahead)
     for unit in held.units:
-        for numbers, group in ((unit.split + unit.whole, "shard"), (unit.experts, "edp")):
-            passes, name = unit.times * m * every, unit.name
-            gathers = unit.times * (m * (plan.zero == 3) + (plan.zero == 2))
-            yield Demand(
-                "all_gather", group, numbers, narrow, "forward", gathers, f"{name} before", ahead
-            )
-            yield Demand(
-                "all_gather", group, numbers, narrow, "backward", passes * (plan.zero == 3),
-                f"backward of the {name} after", back,
-            )  # fmt: skip
-            done = ("backward", passes, f"backward of this {name}", back)
-            yield Demand("reduce_scatter", group, numbers, wide, *done)
-            if group == "shard":
-                part = -(-numbers // plan.size("shard"))
-                yield Demand("all_reduce", "replicate", part, wide, *done)
+        name, gathers = unit.name, unit.times * ((zero == 2) + m * (zero == 3))
+        for numbers, over in ((unit.split + unit.whole, "dp_cp"), (unit.experts, "edp")):
+            forward = ("forward", gathers, f"the {name} before", ahead)
+            yield Demand("all_gather", _SHARD[over], numbers, narrow, *forward)
+            backward = ("backward", gathers * (zero == 3), f"backward of the {name} after", ahead)
+            yield Demand("all_gather", _SHARD[over], numbers, narrow, *backward)
+            sums = unit.times * m * (zero >= 2)
+            yield from _scattered(plan, numbers, over, sums, f"backward of this {name}")
+
+
+def _sum(plan: Plan, kind: str, over: str, numbers, count, after: str) -> Demand:
+    behind = "the rest of the backward pass" if plan.overlap else ""
+    return Demand(kind, over, numbers, plan.gradient_bytes, "backward", count, after, behind)
+
+
+def _scattered(plan: Plan, numbers, over: str, count, after: str) -> Iterator[Demand]:
+    """Yield a reduce-scatter of gradients, and the sum of its shards over the copies of them."""
+    yield _sum(plan, "reduce_scatter", _SHARD[over], numbers, count, after)
+    if over == "dp_cp":
+        yield _sum(plan, "all_reduce", "replicate", -(-numbers // plan.size("shard")), count, after)
 
 
 def _cut(numbers, bucket):
@@ -107,20 +106,14 @@ def data_parallel_ops(
     """
     if plan.dp == 1:
         return ()
-    sizes = [parameters] if isinstance(parameters, int) else list(parameters)
+    whole = isinstance(parameters, int)
+    sizes = [size * item_bytes for size in ([parameters] if whole else parameters)]
+    after = "the gradients of all layers" if whole else "the bucket is full"
+    behind = "the rest of the backward pass" if plan.overlap and not whole else ""
     return tuple(
-        CommOp(
-            kind="all_reduce",
-            axis="dp",
-            group=group,
-            bytes_=bucket,
-            item_bytes=item_bytes,
-            phase="backward",
-            after="the gradients of all layers" if len(sizes) == 1 else "the bucket is full",
-            hides_behind="the rest of the backward pass" if plan.overlap and len(sizes) > 1 else "",
-        )
+        CommOp("all_reduce", "dp", group, bucket, item_bytes, "backward", 1, after, behind)
         for group in plan.groups("dp")
-        for bucket in ddp_buckets([size * item_bytes for size in sizes], plan.bucket_bytes)
+        for bucket in ddp_buckets(sizes, plan.bucket_bytes)
     )
 
 

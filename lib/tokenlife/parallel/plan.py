@@ -163,10 +163,8 @@ class Plan(Ranks):
                 raise PlanError(f"no axis {name!r} in plan {text!r}; known: {', '.join(kinds)}")
             if name in given:
                 raise PlanError(f"plan {text!r} names {name} twice")
-            if kind is tuple:
-                given[name] = tuple(value.split("-"))
-            else:
-                given[name] = value if kind is str else kind(int(value))
+            reads = {str: str, tuple: lambda text: tuple(text.split("-"))}
+            given[name] = reads.get(kind, lambda text, kind=kind: kind(int(text)))(value)
         return cls(**given)
 
     def __str__(self) -> str:
@@ -243,7 +241,7 @@ class Plan(Ranks):
         return self
 
     def _refuse(self, rules):
-        for bad, message in rules:
+        for message, bad in rules.items():
             if bad:
                 raise PlanError(message)
 
@@ -267,9 +265,15 @@ class Plans(Plan):
         for name, column in zip(names, columns, strict=True):
             object.__setattr__(self, name, column)
 
+    def take(self, which) -> "Plans":
+        """Return some of the plans: those of a mask, of a slice, or of these numbers."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {n: c[which] for n, c in columns.items() if isinstance(c, np.ndarray)}
+        return Plans(**columns | arrays)
+
     def legal(self, config: ModelConfig) -> np.ndarray:
         """Return which plans can be; shape (plans,)."""
-        bad = [bad for bad, _ in (*layout_rules(self), *model_rules(self, config))]
+        bad = {**layout_rules(self), **model_rules(self, config)}.values()
         return ~np.logical_or.reduce(np.broadcast_arrays(*bad))
 
 

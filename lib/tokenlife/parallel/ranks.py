@@ -39,18 +39,15 @@ class Ranks:
         return self._sizes[group] if group in self._sizes else getattr(self, group)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return where a rank sits on each axis.
+        """Return where a rank, or each of an array of ranks, sits on each axis.
 
         Raises
         ------
         PlanError
             If there is no such rank.
         """
-        if not 0 <= rank < self.world:
+        if not np.all((np.asarray(rank) >= 0) & (np.asarray(rank) < self.world)):
             raise PlanError(f"no rank {rank}: this plan has ranks 0 to {self.world - 1}")
-        return self._where(rank)
-
-    def _where(self, rank):
         where = {}
         for axis in self.order:
             rank, where[axis] = divmod(rank, getattr(self, axis))
@@ -80,7 +77,7 @@ class Ranks:
         """Return the first member of the group that a rank belongs to; takes arrays."""
         if group not in AXIS_OF:
             raise PlanError(f"no axis {group!r}; known: {', '.join(AXIS_OF)}")
-        at, shard = self._where(rank), self.dp // self.replicate
+        at, shard = self.coordinates(rank), self.dp // self.replicate
         first = {axis: {axis: 0} for axis in AXES} | {
             "dp_cp": {"cp": 0, "dp": 0}, "replicate": {"dp": at["dp"] % shard},
             "shard": {"cp": 0, "dp": at["dp"] // shard * shard},

@@ -11,96 +11,66 @@ import numpy as np
 from tokenlife.errors import TokenlifeError
 from tokenlife.transformer.config import ModelConfig
 
-Rule = tuple[bool, str]
-
 
 class PlanError(TokenlifeError, ValueError):
     """A layout that cannot be."""
 
 
-def layout_rules(plan: Any) -> list[Rule]:
-    """Return what would be wrong without any model."""
+def layout_rules(plan: Any) -> dict[str, bool]:
+    """Return what would be wrong without any model, and whether it is."""
     inner, share = plan.tp * plan.cp * plan.dp, plan.dp * plan.micro_batch
-    block, m, v = plan.ep * plan.expert_tp, plan.micro_batches, plan.virtual
-    chunks = {"interleaved": v < 2, "zb-v": v != 2}.get(plan.schedule, v != 1)
-    batches = _over(plan.sequences, share)
-    return [
-        (plan.zero > 3, f"zero must be 0 to 3, not {plan.zero}"),
-        _divides(plan.replicate, plan.dp, f"replicate={plan.replicate}", f"dp={plan.dp}"),
-        (
-            (plan.sequences % share != 0) | (m < 1),
-            f"a global batch of {plan.sequences} is no multiple of dp × micro-batch = {share}; "
-            f"{batches} would be",
-        ),
-        _divides(block, inner, f"ep × expert-tp = {block}", f"tp × cp × dp = {inner}"),
-        _divides(plan.ep_node, plan.ep, f"ep_node={plan.ep_node}", f"ep={plan.ep}"),
-        (
-            chunks & (plan.pp > 1),
-            f"the schedule {plan.schedule} does not run {v} virtual stages; interleaved runs 2 or "
-            "more, zb-v 2, all others 1",
-        ),
-        (
-            (plan.schedule == "interleaved") & (m % plan.pp != 0),
-            f"interleaved needs a multiple of pp={plan.pp} micro-batches, not {m}",
-        ),
-    ]
+    block, m, v, name = plan.ep * plan.expert_tp, plan.micro_batches, plan.virtual, plan.schedule
+    runs = {"interleaved": v > 1, "zb-v": v == 2}.get(name, v == 1)
+    return {
+        f"zero must be 0 to 3, not {plan.zero}": plan.zero > 3,
+        f"replicate={plan.replicate} does not divide dp={plan.dp}; {_divisors(plan.dp)} would":
+            plan.dp % plan.replicate != 0,
+        f"a global batch of {plan.sequences} is no multiple of dp × micro-batch = {share}; "
+        f"{_over(plan.sequences, share)} would be": (plan.sequences % share != 0) | (m < 1),
+        f"ep × expert-tp = {block} does not divide tp × cp × dp = {inner}; "
+        f"{_divisors(inner)} would": inner % block != 0,
+        f"ep_node={plan.ep_node} does not divide ep={plan.ep}; {_divisors(plan.ep)} would":
+            plan.ep % plan.ep_node != 0,
+        f"the schedule {name} does not run {v} virtual stages; interleaved runs 2 or more, zb-v 2, "
+        "all others 1": (plan.pp > 1) & (runs == 0),
+        f"interleaved needs a multiple of pp={plan.pp} micro-batches, not {m}":
+            (name == "interleaved") & (m % plan.pp != 0),
+    }  # fmt: skip
 
 
-def model_rules(plan: Any, config: ModelConfig) -> list[Rule]:
-    """Return what would be wrong for this model."""
-    a, moe, name, chunks = config.attention, config.moe, config.name, plan.pp * plan.virtual
+def model_rules(plan: Any, config: ModelConfig) -> dict[str, bool]:
+    """Return what would be wrong for this model, and whether it is."""
+    a, moe, name, tp = config.attention, config.moe, config.name, plan.tp
+    chunks, pieces = plan.pp * plan.virtual, plan.stream_tp * plan.cp * (1 + (plan.cp > 1))
+    shared, experts, columns = (moe.shared_width, moe.experts, moe.width) if moe else (0, 1, 1)
     parts = {
         "heads": a.heads, "key-value heads": a.kv_heads, "columns of the MLP": config.mlp.width,
-        "columns of the shared experts": moe.shared_width if moe else 0,
-        "rows of the vocabulary": config.vocab,
+        "columns of the shared experts": shared, "rows of the vocabulary": config.vocab,
     }  # fmt: skip
-    able = _divisors(math.gcd(*parts.values()))
-    rules = [
-        (
-            size % plan.tp != 0,
-            f"tp={plan.tp} does not divide the {size} {what} of {name}; {able} would"
-            + f", or a vocabulary padded to {_over(size, plan.tp)}" * (what[:4] == "rows"),
-        )
+    able = f"{_divisors(math.gcd(*parts.values()))} would"
+    padded = f"{able}, or a vocabulary padded to {_over(config.vocab, tp)}"
+    return {
+        f"tp={tp} does not divide the {size} {what} of {name}; "
+        f"{padded if what.startswith('rows') else able}": size % tp != 0
         for what, size in parts.items()
-    ]
-    pieces = plan.stream_tp * plan.cp * (1 + (plan.cp > 1))
-    experts, columns = (moe.experts, moe.width) if moe else (1, 1)  # without any, one MLP
-    heads, key_values = plan.tp * plan.cp, a.kv_heads
-    return [
-        *rules,
-        (
+    } | {
+        f"{chunks} pipeline chunks are more than the {config.layers} layers of {name}":
             chunks > config.layers + 2 * plan.balance,
-            f"{chunks} pipeline chunks are more than the {config.layers} layers of {name}",
-        ),
-        (
+        f"a sequence of {plan.sequence} tokens is outside {name}'s 1 to {config.positions}":
             (plan.sequence < 1) | (plan.sequence > config.positions),
-            f"a sequence of {plan.sequence} tokens is outside {name}'s 1 to {config.positions}",
-        ),
-        (
-            plan.sequence % pieces != 0,
-            f"a sequence of {plan.sequence} tokens cannot be cut into {pieces} equal parts (2 a "
-            f"context-parallel rank, tp for sequence parallelism); "
-            f"{_over(plan.sequence, pieces)} can",
-        ),
-        (
-            (plan.cp_method == "ulysses") & (key_values % heads != 0),
-            f"ulysses cannot deal {key_values} heads of keys to {heads} ranks (tp × cp); "
-            f"{_divisors(key_values)} would do",
-        ),
-        _divides(plan.ep, experts, f"ep={plan.ep}", f"the {experts} experts of {name}"),
-        _divides(
-            plan.expert_tp if moe else 1, columns, f"expert-tp={plan.expert_tp}",
-            f"the {columns} columns of an expert of {name}",
-        ),
-        (
-            (moe is not None) & (plan.tp > 1) & (plan.stream_tp == 1),
-            "experts with tp > 1 need sequence parallelism, or every token would be sent tp times",
-        ),
-    ]  # fmt: skip
-
-
-def _divides(divisor, number, what: str, of: str) -> Rule:
-    return number % divisor != 0, f"{what} does not divide {of}; {_divisors(number)} would"
+        f"a sequence of {plan.sequence} tokens cannot be cut into {pieces} equal parts (2 a "
+        "context-parallel rank, tp for sequence parallelism); "
+        f"{_over(plan.sequence, pieces)} can": plan.sequence % pieces != 0,
+        f"ulysses cannot deal {a.kv_heads} heads of keys to {tp * plan.cp} ranks (tp × cp); "
+        f"{_divisors(a.kv_heads)} would do":
+            (plan.cp_method == "ulysses") & (a.kv_heads % (tp * plan.cp) != 0),
+        f"ep={plan.ep} does not divide the {experts} experts of {name}; {_divisors(experts)} would":
+            experts % plan.ep != 0,
+        f"expert-tp={plan.expert_tp} does not divide the {columns} columns of an expert of {name}; "
+        f"{_divisors(columns)} would": (moe is not None) & (columns % plan.expert_tp != 0),
+        "experts with tp > 1 need sequence parallelism, or every token would be sent tp times":
+            (moe is not None) & (tp > 1) & (plan.stream_tp == 1),
+    }  # fmt: skip
 
 
 def _over(number, divisor):

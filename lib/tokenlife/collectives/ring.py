@@ -113,7 +113,7 @@ _CHANNELS = {
 
 @registered(GATHERS, "ring_channels", _channel_terms, _SOURCE, **_CHANNELS)
 def ring_channels_all_gather(ranks: int, channels: int = 2) -> Schedule:
-    """Build the rings of several strides: each carries its share of every block on its own port.
+    """Build several rings: one for each port, of different strides, with a share of every block.
 
     Ring c joins ranks s apart, where s is the c-th stride without a common factor with the ranks:
     the rings share no link.

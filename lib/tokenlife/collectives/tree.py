@@ -97,7 +97,7 @@ def _tree_terms(ranks, bytes_, fan: int, pieces: int) -> Terms:
 
 @registered(TREES, "tree", _tree_terms, _THAKUR)
 def tree_broadcast(ranks: int, root: int = 0, fan: int = 2, pieces: int = 1) -> Schedule:
-    """Build the tree: every node sends on to up to ``fan`` children, piece after piece.
+    """Build the tree: every node sends on to its children, piece after piece.
 
     A node sends each piece to its children one after the other: ``fan`` rounds for each level.
 
@@ -131,7 +131,7 @@ def _double_terms(ranks, bytes_, pieces: int) -> Terms:
 
 @registered(TREES, "double_tree", _double_terms, _SANDERS)
 def double_tree_broadcast(ranks: int, root: int = 0, pieces: int = 1) -> Schedule:
-    """Build the double tree: half of the buffer down each of two; log n rounds, full bandwidth.
+    """Build the double tree: half of the buffer down each of two trees, at full bandwidth.
 
     The root feeds two binary trees over the other ranks, in turn. Node v of one tree is node
     n − 2 − v of the other, so nobody has children in both. A level takes two rounds, one for each

@@ -323,8 +323,7 @@ CALLS = [  # who, when, what moves, collective, ranks, bytes
      64, 4096 * v3.moe.top_k * v3.hidden),
     ("start of a job", "both", "weights", "broadcast", layout.dp, width * piece),
     ("before a checkpoint", "training", "nothing", "barrier", layout.world, 0),
-    ("tensor parallel", "serving", "partial sums, batch of 64", "all_reduce", 8,
-     64 * hidden * width),
+    ("tensor parallel", "serving", "partial sums of one token", "all_reduce", 8, hidden * width),
     ("expert parallel", "serving", "128 tokens to their experts (DeepSeek-V3)", "all_to_all", 32,
      128 * v3.moe.top_k * v3.hidden),
     ("split prefill", "serving", "cache of an 8 Ki prompt", "send", 2,
@@ -347,9 +346,8 @@ largest = calls["bytes of one call"].max()
 least = calls["bytes of one call"][calls["bytes of one call"] > 0].min()
 charts.prose(
     f"The sizes run from {size(least)} to {size(largest)}, a factor of "
-    f"{largest / least:,.0f}. A call of a few hundred kilobytes in the middle of serving waits for "
-    "latency, a gradient of gigabytes for bandwidth. No one algorithm serves both, and the next "
-    "sections say why."
+    f"{largest / least:,.0f}. The smallest, in the middle of serving, waits for latency; a gradient "
+    "of gigabytes waits for bandwidth. No one algorithm serves both, and the next sections say why."
 )
 
 # %% [markdown]
@@ -458,7 +456,7 @@ charts.prose(
     f"$α$ = {{{label}}}`{format_time(alpha_s)}`, and $1/β$ = "
     f"{{{label}}}`{format_rate(8 / beta_s_per_B)}` of payload; α alone would carry "
     f"{size(alpha_s / beta_s_per_B)}. From the median of some size the fit is off by {worst:.0%}: "
-    "two constants cannot follow every turn of a protocol.\n\n"
+    "two constants follow neither every turn of a protocol nor what else the machine is doing.\n\n"
     f"For the running job the fit says $2α + Sβ$ = {{modelled}}`{format_time(forecast_s)}`. The "
     f"all-reduce took {{{label}}}`{format_time(real_s)}`: the forecast is off by "
     f"{forecast_s / real_s - 1:+.0%}. The envelope at the top of the page said "
@@ -495,6 +493,12 @@ for kind in DEFINITIONS:
 # %% tags=["hide-input"]
 n, S = wide_ranks, 2.0**30
 PIECES = [2**k for k in range(11)]
+KNOWN = ["ring", "binomial", "recursive_doubling", "recursive_halving", "halving_doubling",
+         "double_tree", "pairwise", "bruck"]  # fmt: skip
+
+
+def named(name):
+    return {"halving_doubling": "halving–doubling"}.get(name, name.replace("_", " "))
 
 
 def ways(a):
@@ -512,8 +516,9 @@ def plain(kind):
 
 def meeting(kind, met):
     """Name the algorithms that meet a bound, plain ones first, at most three."""
-    names = [a.name.replace("_", " ") for a in plain(kind) if any(met(t) for _, t in ways(a))]
-    return ", ".join(names[:3]) or "none"
+    names = [a.name for a in plain(kind) if any(met(t) for _, t in ways(a))]
+    names.sort(key=lambda name: KNOWN.index(name) if name in KNOWN else len(KNOWN))
+    return ", ".join(named(name) for name in names[:3]) or "none"
 
 
 rows = []
@@ -542,7 +547,7 @@ charts.table(
 # %% tags=["hide-input"]
 points = pd.DataFrame(
     {
-        "algorithm": a.name.replace("_", " "),
+        "algorithm": named(a.name),
         "pieces": pieces or 1,
         "cut": bool(pieces),
         "rounds": float(terms.rounds),
@@ -553,8 +558,9 @@ points = pd.DataFrame(
 )
 bound = lower_bound("all_reduce", n, 1.0)
 MOST = 2000
-shown = points[(points.rounds <= MOST) & ~points.duplicated(["rounds", "sent"])]
-ends = shown[shown.pieces == 1]
+shown = points[points.rounds <= MOST]
+ends = shown[shown.pieces == 1].groupby(["rounds", "sent"], as_index=False)
+ends = ends.agg(algorithm=("algorithm", lambda names: ", ".join(names)))
 tone = alt.condition("datum.cut", alt.value(PALETTE["orange"]), alt.value(PALETTE["blue"]))
 base = alt.Chart(shown).encode(
     x=alt.X("rounds:Q", title="rounds (logarithmic)")
@@ -587,17 +593,17 @@ names = base.mark_text(align="left", dx=7, dy=-8).encode(text="algorithm:N").pro
     description="Each all-reduce algorithm as a point: rounds across, bytes of the busiest rank "
     "over the buffer up, both logarithmic; dashed lines are the lower bounds. Algorithms that may "
     "be cut into pieces are lines: more pieces, more rounds, fewer bytes. "
-    + "; ".join(f"{p.algorithm} {p.rounds:.0f} rounds, {p.sent:.2f}" for p in ends.itertuples())
+    + "; ".join(f"{p.algorithm}: {p.rounds:.0f} rounds, {p.sent:.2f}" for p in ends.itertuples())
     + ".",
     height=340,
 )
 
 # %% [markdown]
-# The dashed lines are the bounds, and no point lies left of or below them. Blue algorithms have one
-# form. Orange ones may cut the buffer into pieces that follow each other through the tree or chain:
-# more pieces, more rounds, fewer bytes. *Halving–doubling* seems to make all others needless: it
-# has the fewest bytes in twice the fewest rounds. Chapter 15 shows what the picture leaves out: rank
-# counts that are no power of two, and which links its messages cross.
+# The dashed lines are the bounds, and no point lies left of or below them. Blue algorithms have
+# one form. Orange ones may cut the buffer into pieces that follow each other through the tree or
+# chain: more pieces, more rounds, fewer bytes. *Bruck* and *halving–doubling* seem to make all
+# others needless: the fewest bytes in twice the fewest rounds. Chapter 15 shows what the picture
+# leaves out: rank counts that are no power of two, and which links a message crosses.
 #
 # ## Where this stops being true
 #

@@ -137,26 +137,24 @@ def play(tasks: Sequence[Task]) -> Timeline:
     >>> line.start_s.tolist(), line.makespan_s
     ([0.0, 2.0], 3.0)
     """
-    queues: dict[tuple[int, str], list[Task]] = defaultdict(list)
+    streams: dict[tuple[int, str], list[Task]] = defaultdict(list)
     for task in tasks:
-        queues[task.rank, task.stream].append(task)
-    finish: dict[str, float] = {}
-    begin: dict[str, float] = {}
-    free = dict.fromkeys(queues, 0.0)
-    at = dict.fromkeys(queues, 0)
-    waiting = defaultdict(list)
-    todo = list(queues)
+        streams[task.rank, task.stream].append(task)
+    for queue in streams.values():
+        queue.reverse()  # the next task stands last
+    begin, finish, waiting, free = {}, {}, defaultdict(list), defaultdict(float)
+    todo = list(streams)
     while todo:
         stream = todo.pop()
-        while at[stream] < len(queues[stream]):
-            task = queues[stream][at[stream]]
+        while queue := streams[stream]:
+            task = queue[-1]
             missing = next((name for name in task.after if name not in finish), None)
             if missing is not None:
                 waiting[missing].append(stream)
                 break
             begin[task.name] = max([free[stream], *(finish[name] for name in task.after)])
             free[stream] = finish[task.name] = begin[task.name] + task.duration_s
-            at[stream] += 1
+            queue.pop()
             todo += waiting.pop(task.name, [])
     if len(finish) < len(tasks):
         stuck = next((t.name for t in tasks if t.name not in finish), "a name that comes twice")

@@ -6,13 +6,6 @@ from tokenlife.parallel.ops import CommOp, Demand
 from tokenlife.parallel.plan import Plan, PlanError, Plans
 
 __all__ = [
-    "CommOp",
-    "Demand",
-    "Plan",
-    "PlanError",
-    "Plans",
-    "communication",
-    "data_parallel_ops",
-    "ddp_buckets",
-    "demands",
-]
+    "CommOp", "Demand", "Plan", "PlanError", "Plans", "communication", "data_parallel_ops",
+    "ddp_buckets", "demands",
+]  # fmt: skip

@@ -34,31 +34,25 @@ def context_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator[
     layers, a, width = held.layers, config.attention, plan.states.weights
     times = (layers.dense + layers.mixtures) * plan.micro_batches * (plan.cp > 1)
     again = times * (plan.recompute != "none")
-    queries, keys, values, mixed = (
-        plan.tokens * numbers // plan.tp
-        for numbers in (
-            a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.value_dim,
-            a.heads * a.value_dim,
-        )
-    )  # fmt: skip
+    parts = {
+        "queries": a.heads * a.head_dim, "keys": a.kv_heads * a.head_dim,
+        "values": a.kv_heads * a.value_dim, "mixed values": a.heads * a.value_dim,
+    }  # fmt: skip
+    parts = {name: plan.tokens * numbers // plan.tp for name, numbers in parts.items()}
+    block = parts["keys"] + parts["values"]
     if plan.cp_method == "ulysses":
-        for name, numbers in (
-            ("queries", queries), ("keys", keys), ("values", values), ("mixed values", mixed),
-        ):  # fmt: skip
+        for name, numbers in parts.items():
             for phase, count in (("forward", times), ("backward", times + again)):
                 yield Demand("all_to_all", "cp", numbers, width, phase, count, name)
     elif plan.cp_method == "ring":
-        block, hops = keys + values, plan.cp - 1
+        hops, added = plan.cp - 1, "the block's gradients are added"
         behind = "attention with the block at hand"
         for phase, count in (("forward", times * hops), ("backward", (times + again) * hops)):
             yield Demand("send", "cp_next", block, width, phase, count, "the block arrived", behind)
-        yield Demand(
-            "send", "cp_next", block, width, "backward", times * plan.cp,
-            "the block's gradients are added", behind,
-        )  # fmt: skip
+        home = times * plan.cp
+        yield Demand("send", "cp_next", block, width, "backward", home, added, behind)
     else:
-        whole = (keys + values) * plan.cp
-        ready = "keys and values"
+        whole, ready = block * plan.cp, "keys and values"
         yield Demand("all_gather", "cp", whole, width, "forward", times, ready)
         redone = times * plan.regather + again
         yield Demand("all_gather", "cp", whole, width, "backward", redone, ready)

@@ -42,10 +42,8 @@ def memory(config: ModelConfig, plan: Plan, stage: int = 0) -> dict[str, int]:
     shards = plan.size("edp"), plan.size("shard")
 
     def split(bytes_: int, least_zero: int) -> int:
-        cut = plan.zero >= least_zero
-        return sum(
-            -(-n // (1 + (s - 1) * cut)) * bytes_ for n, s in zip(numbers, shards, strict=True)
-        )
+        ranks = (1 + (size - 1) * (plan.zero >= least_zero) for size in shards)
+        return sum(-(-n // r) * bytes_ for n, r in zip(numbers, ranks, strict=True))
 
     found = {
         "weights": split(states.weights, 3),
@@ -82,9 +80,8 @@ def activations(config: ModelConfig, plan: Plan, held: Holding) -> int:
     kept = once = 0
     for mixture in range(2 if config.moe else 1):
         count = layers[mixture]
-        stream, inputs, inside, core = _layer(
-            config, bool(mixture), plan.sequence, width, plan.attention
-        )
+        one = (bool(mixture), plan.sequence, width, plan.attention)
+        stream, inputs, inside, core = _layer(config, *one)
         rest = stream // sp + inputs // gathered + inside // tp
         whole = rest + core // tp
         saved = {

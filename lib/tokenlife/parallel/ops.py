@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from tokenlife.parallel.plan import Plan
 from tokenlife.parallel.ranks import AXIS_OF
 
-KINDS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "send",
-)
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 
 
 @dataclass(frozen=True)

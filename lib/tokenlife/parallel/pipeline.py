@@ -30,24 +30,15 @@ def pipeline_demands(config: ModelConfig, plan: Plan, held: Holding) -> Iterator
     """Yield what one rank of a pipeline stage sends."""
     layers, m, width = held.layers, plan.micro_batches, plan.states.weights
     numbers = plan.tokens * config.hidden // plan.stream_tp
-    if folded(plan):  # one chunk runs up, one runs back; each turns round inside a stage
-        up, down = (held.stage < plan.pp - 1) * 1, (held.stage > 0) * 1
-        sends = {"forward": (up, down), "backward": (up, down)}
-    else:
-        zero = 0 * layers.last
-        sends = {
-            "forward": (plan.virtual - layers.last, zero),
-            "backward": (zero, plan.virtual - layers.first),
-        }
+    ups, downs = plan.virtual - layers.last, plan.virtual - layers.first
+    sends = [("forward", "pp_next", ups), ("backward", "pp_previous", downs)]
+    if folded(plan):  # one chunk runs up and one runs back; they turn round inside a stage
+        ways = ("pp_next", (held.stage < plan.pp - 1) * 1), ("pp_previous", (held.stage > 0) * 1)
+        sends = [(phase, *way) for phase in ("forward", "backward") for way in ways]
     behind = "other micro-batches" if plan.overlap else ""
-    for phase, counts in sends.items():
-        for group, count in zip(("pp_next", "pp_previous"), counts, strict=True):
-            yield Demand(
-                "send", group, numbers, width, phase, count * m, f"{phase} of a chunk", behind
-            )
+    for phase, to, count in sends:
+        made = (phase, count * m, f"{phase} of a chunk", behind)
+        yield Demand("send", to, numbers, width, *made)
     table = config.vocab * config.hidden // plan.tp * config.tied
-    apart = np.abs(layers.first - layers.last)
-    yield Demand(
-        "all_reduce", "ends", table, plan.gradient_bytes, "backward", apart,
-        "the gradients of the last micro-batch",
-    )  # fmt: skip
+    apart, ready = np.abs(layers.first - layers.last), "the gradients of the last micro-batch"
+    yield Demand("all_reduce", "ends", table, plan.gradient_bytes, "backward", apart, ready)

@@ -15,7 +15,7 @@ LOCKS := requirements.lock requirements-torch.lock requirements-nodeps.lock pypr
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help book chapter test check notebooks serve bench gpu format lock clean distclean install
+.PHONY: help book chapter test check notebooks serve bench gpu record format lock clean distclean install
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,12 @@ bench: install  ## our code beside its peers, ratios from one run
 
 gpu: install  ## measure this machine's GPU in under five minutes, into data/results/
 	@$(PY) -m tokenlife.costs.gpu_run
+
+record: install  ## measure anew what pages show as recorded: a calm quarter of an hour
+	@mkdir -p _build
+	@for chapter in $$(grep -l '^keep = False' notebooks/*.py); do echo "recording $$chapter"; \
+		$(BIN)/jupytext --quiet --to ipynb -o - $$chapter | $(BIN)/papermill --no-progress-bar \
+		-k python3 -p keep True - _build/record.ipynb || exit 1; done
 
 format: install  ## let ruff lay out the code
 	@$(BIN)/ruff format .

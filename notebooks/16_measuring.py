@@ -580,6 +580,7 @@ def rate_of(line):
 
 
 live = errors(held_now)
+held_bps, seen_sizes = held_now[0]["rate"], sorted(live.bytes.unique())
 # The median over repeats of one (collective, size) is a point; the page shows the error of each.
 inside = int((live.error.abs() <= 0.1).sum())
 tone = charts.LABELS[label]
@@ -601,8 +602,8 @@ base = alt.Chart(live).encode(y=alt.Y("who:N", title=None, sort=order))
 ).properties(
     title=f"{inside} of {len(live)} times with the rate held are within 10 % of the model",
     description=f"Relative error of the modelled time of our schedules on {ranks} ranks at "
-    f"{format_rate(rate_bps)}, one row for each collective and algorithm, one point for each size "
-    f"from {format_bytes(held_sizes[0])} to {format_bytes(held_sizes[-1])}; a band marks ±10 %. "
+    f"{format_rate(held_bps)}, one row for each collective and algorithm, one point for each size "
+    f"from {format_bytes(seen_sizes[0])} to {format_bytes(seen_sizes[-1])}; a band marks ±10 %. "
     + "; ".join(f"{r.who} {format_bytes(r.bytes)} {r.error:+.1%}" for r in live.itertuples())
     + ".",
     height=alt.Step(30),
@@ -612,12 +613,12 @@ base = alt.Chart(live).encode(y=alt.Y("who:N", title=None, sort=order))
 charts.table(
     live.pivot_table(index="who", columns="bytes", values="error", sort=False)
     .rename(columns=size)
-    .assign(**{f"time of {size(held_sizes[-1])}": live.groupby("who", sort=False).time.last()})
+    .assign(**{f"time of {size(seen_sizes[-1])}": live.groupby("who", sort=False).time.last()})
     .reset_index(names="our schedule"),
-    caption=f"Modelled against measured time, {ranks} ranks, {format_rate(rate_bps)} a link",
-    label={f"time of {size(held_sizes[-1])}": label},
-    formats={size(n): "+.1%" for n in held_sizes}
-    | {f"time of {size(held_sizes[-1])}": format_time},
+    caption=f"Modelled against measured time, {ranks} ranks, {format_rate(held_bps)} a link",
+    label={f"time of {size(seen_sizes[-1])}": label},
+    formats={size(n): "+.1%" for n in seen_sizes}
+    | {f"time of {size(seen_sizes[-1])}": format_time},
 )
 
 # %% [markdown]
@@ -639,7 +640,7 @@ for line in held_now:
     rows.append(
         {
             "gloo's": named(line["kind"]),
-            "least": least * framed * 8 / rate_bps,
+            "least": least * framed * 8 / held_bps,
             "time": float(np.median(line["times"])),
             "busbw": rate_of(line) * 8,
         }
@@ -648,8 +649,8 @@ own = pd.DataFrame(rows)
 own["time ÷ least"] = own.time / own.least
 charts.table(
     own,
-    caption=f"gloo's collectives of {size(held_sizes[-1])} on {ranks} ranks at "
-    f"{format_rate(rate_bps)}",
+    caption=f"gloo's collectives of {size(seen_sizes[-1])} on {ranks} ranks at "
+    f"{format_rate(held_bps)}",
     label={"least": "modelled", "time": label, "busbw": label},
     formats={
         "least": format_time,

@@ -40,13 +40,15 @@
     return `${Number((value / 1024 ** power).toPrecision(3))} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
   }
 
+  const gigabytes = (rate) => `${(rate / 1e9).toLocaleString("en")} GB/s`;
+
   const tenths = (from, to) => // 1, 2, 5 in each decade
     Array.from({ length: 3 * (to - from) + 1 }, (_, i) => [1, 2, 5][i % 3] * 10 ** (from + Math.floor(i / 3)));
   const SIZES = Array.from({ length: 35 }, (_, i) => 2 ** i);
   const CONTROLS = [ // key, label, values, how a value is shown, where it starts
     ["alpha", "α, latency of a message", tenths(-7, -3), seconds, 5e-6],
-    ["rate", "1/β, bandwidth of a rank", tenths(8, 12), (v) => `${v / 1e9} GB/s`, 5e10],
-    ["adding", "1/γ, adding", tenths(9, 13), (v) => `${v / 1e9} GB/s`, 1e12],
+    ["rate", "1/β, bandwidth of a rank", tenths(8, 12), gigabytes, 5e10],
+    ["adding", "1/γ, adding", tenths(9, 13), gigabytes, 1e12],
     ["ranks", "ranks", null, (v) => v.toLocaleString("en"), 64],
     ["size", "S, buffer of a rank", SIZES, bytes, 2 ** 20],
   ];
@@ -101,7 +103,7 @@
       const timed = Object.entries(able).map(([name, ways]) => [name, time(ways, at)]).sort((a, b) => a[1] - b[1]);
       body.replaceChildren(...timed.map(([name, takes]) => {
         const times = takes / timed[0][1];
-        const bar = element("div", { style: `width:${Math.min(10, times)}rem;height:0.6rem;background:var(--chart-blue)` });
+        const bar = element("div", { class: "bar", style: `--times:${Math.min(10, times)}` });
         return element("tr", {}, element("th", { scope: "row", class: "words" }, name),
           element("td", {}, seconds(takes)), element("td", {}, times.toFixed(times < 10 ? 2 : 0)),
           element("td", { "aria-hidden": "true" }, bar));

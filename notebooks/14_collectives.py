@@ -346,8 +346,9 @@ largest = calls["bytes of one call"].max()
 least = calls["bytes of one call"][calls["bytes of one call"] > 0].min()
 charts.prose(
     f"The sizes run from {size(least)} to {size(largest)}, a factor of "
-    f"{largest / least:,.0f}. The smallest, in the middle of serving, waits for latency; a gradient "
-    "of gigabytes waits for bandwidth. No one algorithm serves both, and the next sections say why."
+    f"{largest / least:,.0f}. The smallest, in the middle of serving, waits for latency; a "
+    "gradient of gigabytes waits for bandwidth. No one algorithm serves both; the next sections "
+    "say why."
 )
 
 # %% [markdown]

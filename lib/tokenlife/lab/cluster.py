@@ -28,14 +28,15 @@ LOOPBACK_MTU = 65_535
 BURST_S = 4e-3
 _PROGRAM = Path(__file__).with_name("namespace.py")
 # The kernel's default may be BBR, which probes and paces; none may forget its window when idle, or
-# start with a small one; and, as before a real network card, only little may wait ahead of the
-# acknowledgements.
+# start with a small one. Only little may wait in the kernel ahead of what comes later: then sent
+# means gone, and the rounds of a schedule do not run into each other on the link.
 _SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv4/tcp_congestion_control": "cubic",
     "ipv4/tcp_slow_start_after_idle": "0",
     "ipv4/tcp_no_metrics_save": "1",
-    "ipv4/tcp_limit_output_bytes": "65536",
+    "ipv4/tcp_limit_output_bytes": "16384",
+    "ipv4/tcp_notsent_lowat": "16384",
     "ipv4/tcp_rmem": "4096 4194304 33554432",
 }
 

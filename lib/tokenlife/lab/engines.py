@@ -40,13 +40,14 @@ class _Part:
 class _Round:
     """What a rank does in a round.
 
-    ``clash``: what arrives belongs where something still leaves from. ``release``: the sends of the
-    next round, by the receive they wait for.
+    ``in_turn``: whether the sends must have left before anything is added or sent on, because what
+    arrives belongs where they leave from, or the next round goes to others and would share the link
+    with them. ``release``: the sends of the next round, by the receive they wait for.
     """
 
     sends: list[_Part]
     receives: list[_Part]
-    clash: bool = False
+    in_turn: bool = False
     release: list[list[_Part]] | None = None
 
 
@@ -97,7 +98,8 @@ def _rounds(schedule: Schedule, offsets, held, rank: int) -> list[_Round]:
         for part in this.receives:
             direct = len(part.views) == 1 and not part.reduce[0] and not _meet(part, near)
             part.buffer = None if direct else torch.empty(sum(map(len, part.views)))
-        this.clash = any(_meet(p, this.sends) for p in this.receives)
+        this.in_turn = any(_meet(p, this.sends) for p in this.receives)
+        before.in_turn |= {p.peer for p in before.sends} != {p.peer for p in this.sends}
         before.release = _released(this.sends, before.receives)
     if rounds:
         rounds[-1].release = _released([], rounds[-1].receives)
@@ -165,16 +167,16 @@ def _play(rounds: list[_Round]) -> None:
     """Play the rounds: receives stand ready one round ahead, sends leave as soon as they may."""
     coming = [_receive(p) for p in rounds[0].receives] if rounds else []
     leaving = [_send(p) for p in rounds[0].sends] if rounds else []
-    for this, following in zip(rounds, [*rounds[1:], None], strict=True):
+    for this, following in zip(rounds, [*rounds[1:], None], strict=False):
         ahead = [_receive(p) for p in following.receives] if following else []
-        if this.clash:
+        if this.in_turn:
             _wait(leaving)
         onward = [_send(p) for p in this.release[0]]
         for work, part, freed in zip(coming, this.receives, this.release[1:], strict=True):
             work.wait()
             _settle(part)
             onward += [_send(p) for p in freed]
-        if not this.clash:
+        if not this.in_turn:
             _wait(leaving)
         coming, leaving = ahead, onward
     _wait(leaving)

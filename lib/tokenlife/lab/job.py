@@ -85,7 +85,9 @@ class Job:
         return values.astype(np.float32)
 
     def end(self, rank: int, ranks: int) -> np.ndarray:
-        """Return what a rank must end with: the sum of what was held, or its block alone."""
+        """Return what a rank must end with: the sums of what was held; after a barrier, nothing."""
+        if self.kind == "barrier":
+            return np.empty(0, np.float32)
         what = definition(self.kind)
         before, after = (f(ranks, self.root) for f in (what.before, what.after))
         if self.kind == "all_to_all":
@@ -109,5 +111,7 @@ def segments(schedule: Schedule, offsets: np.ndarray) -> int:
 
 def extent(schedule: Schedule, items: int, rank: int) -> np.ndarray:
     """Return the items, in the schedule's order, that a rank must hold after."""
+    if schedule.kind == "barrier":
+        return np.empty(0, np.int64)
     sizes = schedule.chunk_items(items)
     return np.flatnonzero(np.repeat(holds(schedule)[1][rank], sizes))

@@ -18,7 +18,7 @@ from tokenlife.lab.job import Job
 from tokenlife.wire import TcpFrames, write_pcap
 
 SLACK_S = 2e-3  # between agreeing on a start and starting
-SETTLE_S = 0.06  # a delayed acknowledgement takes up to 40 ms
+SETTLE_S = 0.08  # a delayed acknowledgement takes up to 40 ms
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,16 @@ def _count(job: Job, prepared: Prepared, agree, where: dict) -> dict:
         # What has been handed to the kernel may still wait there: the last to arrive decides.
         time.sleep(max(0.0, agree(calm) - time.monotonic()))
         after = meter.sockets(where["port"]), meter.interface(where["interface"])
+        kept = capture.read() if capture else None
+        while after[1] != (now := meter.interface(where["interface"])):  # one more has left
+            after = meter.sockets(where["port"]), now
+            kept = capture.read() if capture else None
         found = {
             "sockets": meter.difference(after[0], before[0]),
             "interface": meter.difference(after[1], before[1]),
         }
         if capture:
-            frames, lengths, times_s, sent, dropped = capture.read()
+            frames, lengths, times_s, sent, dropped = kept
             found["capture"] = TcpFrames.read(frames[sent], lengths[sent]).count()
             found["capture"]["dropped"] = dropped
             if isinstance(job.capture, str):

@@ -2,7 +2,8 @@
 
 The model: a round lasts as long as the busiest end of a link takes at its rate, frames, headers and
 acknowledgements included; between rounds there is a pause of α, measured in the same session, that
-a token bucket makes up for as far as it can. An acknowledgement leaves for every second segment.
+a token bucket makes up for as far as it can. Before the first, a notice has to come that the
+receiver is ready; later ones come in time. An acknowledgement leaves for every second segment.
 
 Left out: rounds that overlap, adding, and the processors that the ranks share. Without a held rate
 there is no modelled time: fit one (:mod:`tokenlife.lab.fit`).
@@ -159,7 +160,7 @@ def _through_bucket(bytes_: np.ndarray, alpha_s: float, rate: float, burst: floa
     A bucket fills while the link pauses between rounds, up to one burst, and what it holds leaves
     at once: so a pause costs nothing where the link is what everybody waits for.
     """
-    tokens, time_s = burst, 0.0
+    tokens, time_s = burst, alpha_s if len(bytes_) else 0.0
     for size in bytes_.tolist():
         wait_s = max(0.0, size - tokens) / (rate / 8)
         time_s += wait_s + alpha_s

@@ -1,0 +1,358 @@
+"""The lab: what the ranks really sent, beside the model; and that nothing is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenlife import lab
+from tokenlife.cli import main
+from tokenlife.collectives import ScheduleError, algorithms
+from tokenlife.lab.cluster import MODE
+from tokenlife.wire import TcpFrames, write_pcap
+
+RATE = 100e6
+KIB = 1024
+
+
+@pytest.fixture(scope="session")
+def namespaces():
+    """Skip where the kernel refuses namespaces, and say so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with lab.VirtualCluster(1) as cluster:
+                place = cluster.place
+        except lab.LabError as error:
+            pytest.skip(str(error))
+    if place != "namespaces":
+        pytest.skip("this kernel refuses network namespaces to this user")
+
+
+@pytest.fixture(scope="session")
+def team(namespaces):
+    """Four ranks whose links hold 100 Mbit/s."""
+    with lab.VirtualCluster(4, rate=RATE) as cluster, lab.Team(cluster) as team:
+        yield team
+
+
+@pytest.fixture(scope="session")
+def home():
+    """Four ranks on loopback."""
+    if sys.platform != "linux":
+        pytest.skip("the lab needs Linux")
+    with lab.Team(lab.VirtualCluster(4).on_loopback()) as team:
+        yield team
+
+
+ALL = [a for a in algorithms(ranks=4) if not a.build(4, **a.options).switches]
+
+
+@pytest.mark.parametrize("algorithm", ALL, ids=lambda a: f"{a.kind}-{a.name}")
+def test_every_algorithm_sends_what_its_schedule_says(home, algorithm):
+    job = lab.Job(algorithm.kind, 100_004, algorithm.name, repeats=1, warmup=0)
+    (result,) = home.run(job)
+    measured, modelled = result.measured, result.modelled
+    assert result.overheads["library"] == result.overheads["modelled_library"]
+    payload = np.array(measured.bytes_sent_per_rank) - result.overheads["library"]
+    assert payload.tolist() == modelled.bytes_sent_per_rank
+    assert sum(payload) > 0
+
+
+@pytest.mark.parametrize("engine", ["ours", "gloo"])
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast", "all_to_all"])
+def test_zero_bytes_are_fine(home, kind, engine):
+    (result,) = home.run(lab.Job(kind, 0, engine=engine, repeats=1))
+    assert result.modelled.bytes_sent_per_rank == [0] * 4
+    assert max(result.measured.bytes_sent_per_rank) <= 4 * 48 * 6  # no more than notices
+
+
+def test_gloo_reduces_all_to_scatter(home):
+    """Its reduce-scatter is an all-reduce underneath: twice the bytes."""
+    theirs, ours = (
+        home.run(lab.Job("reduce_scatter", 1 << 20, engine=engine, repeats=1))[0]
+        for engine in ("gloo", "ours")
+    )
+    for a, b in zip(
+        theirs.measured.bytes_sent_per_rank, ours.measured.bytes_sent_per_rank, strict=True
+    ):
+        assert a / b == pytest.approx(2, rel=0.005)
+
+
+def test_a_rooted_collective_starts_where_it_is_told(home):
+    job = lab.Job("broadcast", 40_000, "binomial", options={"root": 3}, repeats=1)
+    sent = home.run(job)[0].modelled.bytes_sent_per_rank
+    assert sent[3] == 80_000
+
+
+CASES = [
+    ("all_reduce", "ring"),
+    ("all_reduce", "halving_doubling"),
+    ("all_reduce", "recursive_doubling"),
+    ("all_gather", "ring"),
+    ("reduce_scatter", "ring"),
+    ("all_to_all", "pairwise"),
+    ("broadcast", "binomial"),
+]
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES, ids=lambda x: x)
+@pytest.mark.parametrize("bytes_", [256 * KIB, 1024 * KIB], ids=["256KiB", "1MiB"])
+def test_bytes_packets_and_time_on_links_that_hold_a_rate(team, kind, algorithm, bytes_):
+    (result,) = team.run(lab.Job(kind, bytes_, algorithm, repeats=5, warmup=2, capture=True))
+    measured, modelled, names = result.measured, result.modelled, result.overheads
+    assert len(result.captures) == 4
+    for rank, capture in enumerate(result.captures):
+        sent = measured.bytes_sent_per_rank[rank]
+        assert capture["dropped"] == 0
+        assert capture["payload_bytes"] == sent
+        assert sent - names["modelled_library"][rank] == modelled.bytes_sent_per_rank[rank]
+        assert capture["frame_bytes"] == measured.wire_bytes_per_rank[rank]
+        parts = ("payload_bytes", "retransmitted_bytes", "acknowledgement_bytes", "header_bytes")
+        assert sum(capture[part] for part in parts) == capture["frame_bytes"]
+        # Two small notices may share a packet.
+        assert capture["data_packets"] == pytest.approx(
+            names["modelled_packets"][rank], rel=0.01, abs=3
+        )
+    acknowledgements = sum(capture["acknowledgements"] for capture in result.captures)
+    assert 0 < acknowledgements < sum(names["modelled_packets"])
+    assert measured.time_s == pytest.approx(modelled.time_s, rel=0.10), measured.times
+
+
+def test_a_rank_alone_sends_nothing(namespaces):
+    (result,) = lab.run(lab.Job("all_reduce", 4000), ranks=1, rate=1e9)
+    assert result.measured.bytes_sent_per_rank == [0]
+    assert result.modelled.time_s == 0
+
+
+def test_distance_costs_its_time(namespaces):
+    job = lab.Job("all_gather", 12, "ring", repeats=3)
+    (result,) = lab.run(job, ranks=3, delay=0.02)
+    # The notice that a receiver is ready crosses first; then two rounds.
+    assert result.measured.time_s == pytest.approx(3 * 0.02, rel=0.10)
+
+
+def test_mpi_is_forced_to_an_algorithm():
+    pytest.importorskip("mpi4py", exc_type=ImportError)
+    jobs = [
+        lab.Job("all_reduce", 400_000, name, engine="mpi", repeats=1)
+        for name in ("ring", "recursive_doubling")
+    ]
+    for result in lab.run(jobs, ranks=4):
+        assert result.measured.bytes_sent_per_rank == pytest.approx(
+            result.modelled.bytes_sent_per_rank, rel=0.005
+        )
+    assert result.measured.bytes_sent_per_rank[0] > 790_000
+
+
+def kill_soon(pid: int, number: int) -> None:
+    timer = threading.Timer(0.5, os.kill, (pid, number))
+    timer.daemon = True
+    timer.start()
+
+
+LONG = lab.Job("all_reduce", 4 << 20, repeats=100)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGKILL, "died of signal 9"), (signal.SIGSTOP, "is stopped")]
+)
+def test_a_rank_that_dies_or_hangs_is_named_and_ends_the_others(namespaces, number, words):
+    with (
+        lab.VirtualCluster(3, rate=20e6) as cluster,
+        lab.Team(cluster, watchdog=4) as team,
+    ):
+        kill_soon(team.pids[2], number)
+        start = time.monotonic()
+        with pytest.raises(lab.LabError) as error:
+            team.run(LONG)
+        assert time.monotonic() - start < 10
+        pids = team.pids
+    assert f"rank 2 {words}" in str(error.value)
+    assert '"kind": "all_reduce"' in str(error.value), "no end of its log"
+    wait_for_end(pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_end(pids: list[int]) -> None:
+    deadline = time.monotonic() + 5
+    while left := [pid for pid in pids if alive(pid)]:
+        assert time.monotonic() < deadline, f"processes {left} are still there"
+        time.sleep(0.05)
+
+
+PARENT = """
+import os, sys
+from pathlib import Path
+from tokenlife import lab
+with lab.VirtualCluster(3, rate=20e6, delay=0.001) as cluster, lab.Team(cluster) as team:
+    spaces = [os.stat(cluster.space(rank)).st_ino for rank in range(3)]
+    processes = [cluster._holder.pid, cluster._line.pid, team._process.pid, *team.pids]
+    print(*spaces, *processes, flush=True)
+    team.run(lab.Job("all_reduce", 4 << 20, repeats=1000))
+"""
+
+
+def namespaces_in_use() -> set[int]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(path.stat().st_ino)
+        except OSError:
+            continue
+    return found
+
+
+def test_nothing_is_left_when_the_parent_is_killed(namespaces):
+    interfaces = sorted(Path("/sys/class/net").iterdir())
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        numbers = [int(word) for word in parent.stdout.readline().split()]
+        spaces, pids = set(numbers[:3]), numbers[3:]
+        assert len(pids) == 6 and all(alive(pid) for pid in pids)
+        assert spaces <= namespaces_in_use()
+        time.sleep(0.5)
+        parent.kill()
+    wait_for_end(pids)
+    assert not spaces & namespaces_in_use()
+    assert sorted(Path("/sys/class/net").iterdir()) == interfaces
+
+
+def test_nothing_is_left_after_an_error(namespaces):
+    with pytest.raises(ZeroDivisionError), lab.VirtualCluster(2) as cluster:
+        pid = cluster._holder.pid
+        assert alive(pid)
+        _ = 1 / 0
+    wait_for_end([pid])
+
+
+def test_where_namespaces_are_refused_it_says_so_once_and_goes_on(monkeypatch):
+    monkeypatch.setattr(lab.VirtualCluster, "_open", lambda self: "not permitted")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with lab.VirtualCluster(2, rate=1e6) as cluster:
+            assert cluster.place == "loopback" and cluster.rate is None
+    assert len(seen) == 1
+    assert "not permitted" in str(seen[0].message) and "rate" in str(seen[0].message)
+
+
+def test_the_environment_forces_loopback_or_nothing(monkeypatch):
+    monkeypatch.setenv(MODE, "loopback")
+    with pytest.warns(lab.LabWarning), lab.VirtualCluster(2) as cluster:
+        assert cluster.interface == "lo"
+    monkeypatch.setenv(MODE, "off")
+    with pytest.raises(lab.LabError, match="recorded"), lab.VirtualCluster(2):
+        pass
+    monkeypatch.setenv(MODE, "maybe")
+    with pytest.raises(lab.LabError, match="maybe"), lab.VirtualCluster(2):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: lab.VirtualCluster(0), "1 to 250"),
+        (lambda: lab.VirtualCluster(2, rate=1.0), "10 kbit/s"),
+        (lambda: lab.VirtualCluster(2, delay=-1), "delay"),
+        (lambda: lab.VirtualCluster(2, delay=0.1, offload=True), "offload"),
+        (lambda: lab.Job("all_reduce", 6), "float32"),
+        (lambda: lab.Job("all_reduce", 8, engine="pigeon"), "pigeon"),
+        (lambda: lab.Job("all_reduce", 8, repeats=0), "repeat"),
+        (lambda: lab.Job("all_reduce", 8, "nvls").schedule(4), "switches"),
+        (lambda: lab.run(lab.Job("all_reduce", 8, engine="mpi"), rate=1e6), "MPI"),
+        (lambda: lab.run(lab.Job("send", 8, engine="mpi")), "cannot be forced"),
+    ],
+)
+def test_bad_wishes_are_refused_in_words(make, words):
+    with pytest.raises(lab.LabError, match=words) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_engines_refuse_what_they_cannot(home):
+    with pytest.raises(lab.LabError, match="divide by 16"):
+        home.run(lab.Job("all_gather", 40, engine="gloo"))
+    with pytest.raises(lab.LabError, match="GPU"):
+        home.run(lab.Job("all_reduce", 40, engine="nccl"))
+    with pytest.raises(ScheduleError, match="no algorithm"):
+        home.run(lab.Job("all_reduce", 40, "carousel"))
+    assert home.run(lab.Job("all_reduce", 40, repeats=1))  # and goes on
+
+
+def test_the_command_prints_the_keys_that_scripts_rely_on(namespaces, capsys, tmp_path):
+    call = ["lab", "all_gather", "--ranks", "2", "--bytes", "64KiB", "--rate", "100mbit", "--json"]
+    assert main([*call, "--capture", str(tmp_path)]) == 0
+    data = json.loads(capsys.readouterr().out)
+    for side in ("measured", "modelled"):
+        assert len(data[side]["bytes_sent_per_rank"]) == len(data[side]["wire_bytes_per_rank"]) == 2
+        assert data[side]["time_s"] > 0
+    assert data["engine"] == "ours" and data["machine"]["cores"] >= 1
+    assert data["modelled"]["bytes_sent_per_rank"] == [32 * KIB] * 2
+    utils = pytest.importorskip("scapy.utils")
+    from scapy.layers.inet import TCP
+
+    packets = utils.rdpcap(str(tmp_path / "rank0.pcap"))
+    sent = sum(len(p[TCP].payload) for p in packets if p.src == "02:00:00:00:00:01")
+    assert sent == data["measured"]["bytes_sent_per_rank"][0]
+
+
+@pytest.mark.parametrize(
+    "wish", ["--ranks 0 --bytes 4", "--ranks 2 --bytes 5", "--ranks 2 --bytes x"]
+)
+def test_the_command_refuses_in_one_line(capsys, wish):
+    assert main(["lab", "all_reduce", *wish.split()]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_frames_are_read_as_scapy_wrote_them(tmp_path):
+    layers = pytest.importorskip("scapy.layers.inet")
+    from scapy.layers.l2 import Ether
+    from scapy.utils import rdpcap
+
+    def frame(flags, seq, payload, options=()):
+        ip = Ether() / layers.IP(src="10.0.0.1", dst="10.0.0.2")
+        tcp = layers.TCP(sport=5, dport=6, seq=seq, flags=flags, options=list(options))
+        return bytes(ip / tcp / payload)
+
+    stamp = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2))]
+    start = 2**32 - 10  # the number wraps
+    raw = [
+        frame("S", start - 1, b""),
+        frame("A", start, b"x" * 20, stamp),
+        frame("A", 10, b"y" * 30, stamp),
+        frame("A", start, b"x" * 20, stamp),
+        frame("A", 40, b""),
+        bytes(Ether(type=0x88CC)) + b"z" * 60,
+    ]
+    frames = np.zeros((len(raw), 128), np.uint8)
+    for row, data in zip(frames, raw, strict=True):
+        row[: len(data)] = np.frombuffer(data, np.uint8)
+    lengths = np.array([len(data) for data in raw])
+    count = TcpFrames.read(frames, lengths).count()
+    assert count == {
+        "data_packets": 2,
+        "payload_bytes": 50,
+        "retransmissions": 1,
+        "retransmitted_bytes": 20,
+        "acknowledgements": 1,
+        "acknowledgement_bytes": 54,
+        "opening_and_closing": 1,
+        "header_bytes": 3 * 66,
+        "frame_bytes": sum(len(data) for data in raw[:-1]),
+    }
+    write_pcap(tmp_path / "a.pcap", frames, lengths, np.arange(len(raw)) + 0.5)
+    again = rdpcap(str(tmp_path / "a.pcap"))
+    assert [bytes(packet) for packet in again] == raw
+    assert float(again[2].time) == 2.5

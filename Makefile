@@ -54,8 +54,9 @@ gpu: install  ## measure this machine's GPU in under five minutes, into data/res
 record: install  ## measure anew what pages show as recorded: a calm quarter of an hour
 	@mkdir -p _build
 	@for chapter in $$(grep -l '^keep = False' notebooks/*.py); do echo "recording $$chapter"; \
-		$(BIN)/jupytext --quiet --to ipynb -o - $$chapter | $(BIN)/papermill --no-progress-bar \
-		-k python3 -p keep True - _build/record.ipynb || exit 1; done
+		$(BIN)/jupytext --quiet --to ipynb -o _build/record.ipynb $$chapter && \
+		$(BIN)/papermill --log-level ERROR --no-progress-bar -k python3 -p keep True \
+		_build/record.ipynb _build/record.ipynb || exit 1; done
 
 format: install  ## let ruff lay out the code
 	@$(BIN)/ruff format .

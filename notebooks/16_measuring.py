@@ -30,7 +30,6 @@ bytes_ = 4_000_000  # of the buffer whose bytes are counted on the wire; divisib
 rate_bps = 100e6  # where the rate is held
 held_sizes = [2**18, 2**19, 2**20]
 ladder_sizes = [2**k for k in range(10, 25, 2)]
-seed = 0
 keep = False  # measure the big sweep too and write all to data/results/; minutes, on a calm machine
 
 # %% tags=["hide-input"]
@@ -59,7 +58,6 @@ from tokenlife.units import format_bytes, format_rate, format_time
 from tokenlife.wire import tcp_over_ethernet
 
 charts.setup()
-rng = np.random.default_rng(seed)
 NAME = "16_measuring"
 PARTS = [f"lab/{part}.py" for part in ("cluster", "engines", "job", "launch", "measure", "meter",
          "mpi", "namespace", "result")]  # fmt: skip
@@ -168,7 +166,6 @@ def watch():
 
 
 (watched,), label = lab_or_record("watch", watch)
-here = label
 
 # %% tags=["hide-input"]
 WHERE = {
@@ -295,7 +292,7 @@ charts.prose(
 # A time says nothing about whether it is good. Two rates are reckoned from it. *algbw* is the
 # buffer over the time. {term}`busbw <bus bandwidth>` multiplies by the least that the busiest rank
 # must send, over the buffer: $2(n-1)/n$ for an all-reduce. What links it fits and which it does not
-# is settled in [chapter 15](15_algorithms.md).
+# is settled in [chapter 15](15_algorithms.ipynb).
 
 
 # %%
@@ -347,7 +344,7 @@ charts.table(
 # - *#wrong* counts wrong elements in a checked run. A log with a busbw and without that column has
 #   measured how fast nobody knows what.
 # - The default size is 32 MiB. A log that starts there says nothing about latency, and most of the
-#   calls of [chapter 14](14_collectives.md)'s list while serving are smaller.
+#   calls of [chapter 14](14_collectives.ipynb)'s list while serving are smaller.
 #
 # ## On the wire
 #
@@ -392,7 +389,7 @@ for line in counted[: len(KINDS)]:
             "sent": busiest / bytes_,
             "least": float(lower_bound(kind, ranks, 1.0).sent_bytes),
             "all ranks": sum(line["sent"]) / bytes_,
-            "headers": own / GLOO_HEADER,
+            "48-byte headers": own / GLOO_HEADER,
             "what it is": SURPRISES[kind],
         }
     )
@@ -431,8 +428,8 @@ charts.table(
     caption=f"gloo's collectives on {ranks} ranks, {size(bytes_)}: payload over the buffer; "
     f"headers "
     f"of {GLOO_HEADER} bytes, all ranks together",
-    label={"sent": label, "all ranks": label, "headers": label, "least": "modelled"},
-    formats={"sent": ".4f", "all ranks": ".4f", "least": ".2f", "headers": ".0f"},
+    label={"sent": label, "all ranks": label, "48-byte headers": label, "least": "modelled"},
+    formats={"sent": ".4f", "all ranks": ".4f", "least": ".2f", "48-byte headers": ".0f"},
 )
 
 # %% tags=["hide-input"]
@@ -690,7 +687,7 @@ charts.prose(
 # %% [markdown]
 # ## The running job
 #
-# The all-reduce that [chapter 14](14_collectives.md) foretold from single messages: the gradients
+# The all-reduce that [chapter 14](14_collectives.ipynb) foretold from single messages: the gradients
 # of the running job, two ranks, the link of the job. Now by all the names: our ring and gloo's,
 # each beside the model.
 
@@ -1083,17 +1080,14 @@ trial = pd.concat([pd.DataFrame(rows) for rows in judged.values()])
 trial = trial[~trial.fitted].assign(off=lambda t: t.error.abs())
 
 # %% tags=["hide-input"]
-TABLES = {
-    "nccl_measured_aiconfigurator": "NCCL 2.27, one node",
-    "nccl_measured_vidur": "A100 clusters",
-    "08c_nccl_tests_logs": "nccl-tests logs",
-}
 SYSTEMS = {"a100_sxm": "A100", "h100_sxm": "H100", "b200_sxm": "B200", "l40s": "L40S"}
 trial["group"] = trial.system.map(SYSTEMS)
 trial["group"] = trial.group.fillna(
-    trial.table.map({"nccl_measured_vidur": "A100 clusters", "08c_nccl_tests_logs": "18 logs"})
+    trial.table.map(
+        {"nccl_measured_vidur": "A100 clusters", "08c_nccl_tests_logs": "nccl-tests logs"}
+    )
 )
-order = [*SYSTEMS.values(), "A100 clusters", "18 logs"]
+order = [*SYSTEMS.values(), "A100 clusters", "nccl-tests logs"]
 sorted_ = trial.sort_values("off")
 sorted_["share"] = sorted_.groupby("group").off.rank(method="first") / sorted_.groupby(
     "group"
@@ -1205,12 +1199,20 @@ charts.table(
 
 # %% tags=["hide-input"]
 lows, highs = constants["1/β ÷ sheet"].min(), constants["1/β ÷ sheet"].max()
+starts = constants["least start"]
+round_s = constants[constants.collective != "all-to-all"]["α of a round"].median()
 charts.prose(
-    f"The fitted rates are {lows:.0%} to {highs:.0%} of the data sheet's. What is missing is the "
-    "flow-control and headers of NVLink itself, and the copies inside a GPU. NCCL's own table "
-    "reckons with 20.6 GB/s for a fourth-generation link of 25. α of a round is about a "
-    "microsecond, and the *start*, which is paid once, is five to ten: a kernel launch. On GPUs a "
-    "collective of a few kilobytes takes as long as it takes to begin."
+    f"The fitted rates are {lows:.0%} to {highs:.0%} of the data sheet's, which counts every bit "
+    f"of "
+    "the link, headers and flow control too. α of a round of the ring is "
+    f"{{modelled}}`{format_time(round_s)}` in the median. The *start*, paid once a call, is "
+    f"{format_time(starts.min())} to {format_time(starts.max())}: a kernel has to be launched. On "
+    f"one "
+    "node a collective of a few kilobytes takes as long as it takes to begin. An all-to-all sends "
+    "to "
+    "all peers side by side, so its rounds cost next to nothing: α is a parameter of the fit, not "
+    "a "
+    "property of the wire."
 )
 
 # %% [markdown]

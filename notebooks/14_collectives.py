@@ -568,7 +568,7 @@ base = alt.Chart(shown).encode(
     .scale(type="log", domain=[4, MOST], nice=False)
     .axis(values=[5, 10, 20, 50, 100, 200, 500, 1000]),
     y=alt.Y("sent:Q", title="bytes sent ÷ S (logarithmic)")
-    .scale(type="log", domain=[1.5, 200], nice=False)
+    .scale(type="log", domain=[0.8, 200], nice=False)
     .axis(values=[2, 5, 10, 20, 50, 100]),
 )
 limits = pd.DataFrame({"rounds": [float(bound.rounds)], "sent": [float(bound.sent_bytes)]})
@@ -582,13 +582,21 @@ dots = base.mark_point(size=45).encode(
     color=tone,
     tooltip=["algorithm:N", "pieces:Q", "rounds:Q", alt.Tooltip("sent:Q", format=".2f")],
 )
-names = base.mark_text(align="left", dx=7, dy=-8).encode(text="algorithm:N").properties(data=ends)
-(
-    rules.mark_rule(strokeDash=[4, 3]).encode(x="rounds:Q")
-    + rules.mark_rule(strokeDash=[4, 3]).encode(y="sent:Q")
-    + cut_lines
-    + dots
-    + names
+# Where each label stands, so that none meets another on a narrow page.
+PLACES = {"binomial": ("center", 0, -10), "double tree": ("right", -4, 14),
+          "bruck": ("left", -4, 16), "torus 3d": ("left", -4, 30),
+          "torus 2d": ("left", -4, 44), "ring": ("left", -4, 30)}  # fmt: skip
+names = []
+for end in ends.itertuples():
+    align, dx, dy = PLACES.get(end.algorithm.split(",")[0], ("left", 7, -8))
+    mark = base.mark_text(align=align, dx=dx, dy=dy).encode(text="algorithm:N")
+    names.append(mark.properties(data=ends[ends.index == end.Index]))
+alt.layer(
+    rules.mark_rule(strokeDash=[4, 3]).encode(x="rounds:Q"),
+    rules.mark_rule(strokeDash=[4, 3]).encode(y="sent:Q"),
+    cut_lines,
+    dots,
+    *names,
 ).properties(
     title=f"All-reduce over {n} ranks: few rounds or few bytes, rarely both",
     description="Each all-reduce algorithm as a point: rounds across, bytes of the busiest rank "

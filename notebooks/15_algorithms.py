@@ -642,7 +642,7 @@ base = alt.Chart(counts).encode(
     ),
     tooltip=["algorithm:N", "ranks:Q", alt.Tooltip("time:Q", format=".3s")],
 )
-SHIFT = {"ring": -5, "bruck": 8}
+SHIFT = {"ring": -5, "bruck": 8, "recursive_doubling": 10}
 names = [
     base.mark_text(align="left", dx=6, dy=SHIFT.get(name, 0))
     .encode(text="algorithm:N")
@@ -908,6 +908,7 @@ runs = choices.groupby("run", as_index=False).agg(
     protocol=("protocol", "first"), left=("bytes", "min"), right=("bytes", "max"),
     n=("bytes", "size"),
 )  # fmt: skip
+runs["words"] = runs.pair.where(runs.n >= 7, runs.protocol)  # short runs have no room for both
 runs["left"] /= 2**0.5
 runs["right"] *= 2**0.5
 runs["middle"] = (runs.left * runs.right) ** 0.5
@@ -928,7 +929,7 @@ tiles = base.mark_rect().encode(
 words = (
     base.transform_filter("datum.n >= 4")
     .mark_text(fontSize=11)
-    .encode(alt.X("middle:Q"), text="pair:N")
+    .encode(alt.X("middle:Q"), text="words:N")
 )
 (tiles + words).properties(
     title="NCCL's own table: rings within a node, trees across many",

@@ -687,8 +687,8 @@ charts.prose(
 # %% [markdown]
 # ## The running job
 #
-# The all-reduce that [chapter 14](14_collectives.ipynb) foretold from single messages: the gradients
-# of the running job, two ranks, the link of the job. Now by all the names: our ring and gloo's,
+# The all-reduce that [chapter 14](14_collectives.ipynb) foretold from single messages: the
+# gradients of the running job, two ranks, the link of the job. Now by all the names: our ring and gloo's,
 # each beside the model.
 
 # %%

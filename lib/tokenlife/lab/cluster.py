@@ -23,7 +23,7 @@ from tokenlife.errors import TokenlifeError
 from tokenlife.wire import tcp_over_ethernet
 
 MODE = "TOKENLIFE_LAB"  # environment variable: "loopback", "off", or unset
-LARGEST_RATE_BPS = 30e9  # what a token bucket of the kernel holds in its 32 bits
+LARGEST_RATE_BPS = 8 * 2**32  # the kernel's token bucket counts bytes per second in 32 bits
 LOOPBACK_MTU = 65_535
 BURST_S = 4e-3
 _PROGRAM = Path(__file__).with_name("namespace.py")
@@ -88,8 +88,8 @@ class VirtualCluster:
     def __init__(self, ranks, rate=None, delay=None, mtu=1500, offload=False):
         if not 1 <= ranks <= 250:
             raise LabError(f"the lab holds 1 to 250 ranks, not {ranks}")
-        if rate is not None and not 1e4 <= rate <= LARGEST_RATE_BPS:
-            raise LabError(f"the lab holds a rate of 10 kbit/s to 30 Gbit/s, not {rate:g} bit/s")
+        if rate is not None and not 1e4 <= rate < LARGEST_RATE_BPS:
+            raise LabError(f"the lab holds a rate of 10 kbit/s to 34 Gbit/s, not {rate:g} bit/s")
         if delay is not None and not 0 < delay <= 10:
             raise LabError(f"a delay must be above 0 and at most 10 seconds, not {delay:g}")
         if delay and offload:

@@ -84,8 +84,8 @@ def _rounds(schedule: Schedule, offsets, held, rank: int) -> list[_Round]:
                 rows = np.flatnonzero((own == rank) & (other == peer))
                 runs = _runs(sends, rows, offsets)
                 for s in range(parts):
-                    spans = [(a + (b - a) * s // parts, a + (b - a) * (s + 1) // parts)
-                             for a, b, _ in runs]  # fmt: skip
+                    cuts = [[a + (b - a) * t // parts for t in (s, s + 1)] for a, b, _ in runs]
+                    spans = [tuple(cut) for cut in cuts]
                     if sum(b - a for a, b in spans):
                         views = [held[a:b] for a, b in spans]
                         part = _Part(peer, views, spans, [reduce for *_, reduce in runs])
@@ -111,11 +111,8 @@ def _runs(sends, rows, offsets) -> list[list]:
     runs = []
     for row in rows:
         chunk, count = int(sends.chunk[row]), int(sends.count[row])
-        first, end, reduce = (
-            int(offsets[chunk]),
-            int(offsets[chunk + count]),
-            bool(sends.reduce[row]),
-        )
+        first, end = int(offsets[chunk]), int(offsets[chunk + count])
+        reduce = bool(sends.reduce[row])
         if runs and runs[-1][1] == first and runs[-1][2] == reduce:
             runs[-1][1] = end
         else:

@@ -86,23 +86,29 @@ def _count(job: Job, prepared: Prepared, agree, where: dict) -> dict:
     if job.capture:
         full = isinstance(job.capture, str)
         capturing = meter.Capture(where["interface"], *((2048, 1 << 15) if full else ()))
+
+    def counters() -> tuple[int, dict, dict]:
+        """Read all at one moment: again, if meanwhile a frame has left."""
+        while True:
+            left = meter.interface(where["interface"])
+            kept = 0 if capture is None else len(capture)
+            if left == meter.interface(where["interface"]):
+                return kept, left, meter.sockets(where["port"])
+
     with capturing as capture:
-        before = meter.sockets(where["port"]), meter.interface(where["interface"])
+        before = counters()
         time.sleep(max(0.0, go - time.monotonic()))
         prepared.run()
         # What has been handed to the kernel may still wait there: the last to arrive decides.
         time.sleep(max(0.0, agree(calm) - time.monotonic()))
-        after = meter.sockets(where["port"]), meter.interface(where["interface"])
-        kept = capture.read() if capture else None
-        while after[1] != (now := meter.interface(where["interface"])):  # one more has left
-            after = meter.sockets(where["port"]), now
-            kept = capture.read() if capture else None
+        after = counters()
         found = {
-            "sockets": meter.difference(after[0], before[0]),
             "interface": meter.difference(after[1], before[1]),
+            "sockets": meter.difference(after[2], before[2]),
         }
-        if capture:
-            frames, lengths, times_s, sent, dropped = kept
+        if capture is not None:
+            *columns, dropped = capture.read()
+            frames, lengths, times_s, sent = (c[before[0] : after[0]] for c in columns)
             found["capture"] = TcpFrames.read(frames[sent], lengths[sent]).count()
             found["capture"]["dropped"] = dropped
             if isinstance(job.capture, str):

@@ -102,6 +102,9 @@ class Capture:
         self.memory.close()
         self.socket.close()
 
+    def __len__(self) -> int:
+        return int(np.count_nonzero(np.frombuffer(self.memory, np.uint8)[:: self.width] & 1))
+
     def read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
         """Return what came so far.
 

@@ -21,7 +21,7 @@ import struct
 import sys
 from pathlib import Path
 
-NEW_USER, NEW_NET = 0x10000000, 0x40000000
+NEW_USER, NEW_NET = 1 << 28, 1 << 30
 PERMANENT = 0x80  # a neighbour that need not be asked for: no ARP among the frames counted
 SIOCETHTOOL = 0x8946
 # ETHTOOL_SRXCSUM, STXCSUM, SSG, STSO, SGSO, SGRO: all cut, join or check frames behind our back.

@@ -91,21 +91,7 @@ class Result:
         return {**asdict(self), "engine": self.engine, "label": "measured"}
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What a schedule puts on the links; arrays of shape (rounds, ranks)."""
-
-    sent: np.ndarray
-    messages_out: np.ndarray
-    messages_in: np.ndarray
-    packets_out: np.ndarray
-    frames_out: np.ndarray
-    frames_in: np.ndarray
-    acknowledgements_out: np.ndarray
-    acknowledgements_in: np.ndarray
-
-
-def traffic(schedule: Schedule, items: int, mtu: int, header: int = 0, parts: int = 1) -> Traffic:
+def traffic(schedule: Schedule, items: int, mtu: int, header: int = 0, parts: int = 1):
     """Frame every message of a schedule.
 
     Parameters
@@ -121,15 +107,20 @@ def traffic(schedule: Schedule, items: int, mtu: int, header: int = 0, parts: in
         an end is ready.
     parts
         Segments of each message, each a write of its own.
+
+    Returns
+    -------
+    sent, library, packets, leaving, arriving
+        Payload, bytes of the library, data packets, and bytes of all frames in either direction;
+        shape (rounds, ranks) each.
     """
-    shape = (len(schedule.rounds), schedule.ranks)
-    columns = [np.zeros(shape, np.int64) for _ in range(8)]
-    sent, out, into, packets_out, frames_out, frames_in, acks_out, acks_in = columns
+    tables = np.zeros((5, len(schedule.rounds), schedule.ranks), np.int64)
+    sent, library, packets_out, leaving, arriving = tables
     packets = tcp_over_ethernet(mtu)
     overhead = packets.overhead_per_packet - FRAME_CHECK
     offsets = schedule.chunk_offsets(items) * ITEM_BYTES
     notice = parts * (overhead + header) if header else 0
-    for index in range(shape[0]):
+    for index in range(len(schedule.rounds)):
         for src, dst, size, _ in zip(*schedule.messages(index, offsets), strict=True):
             if size == 0:
                 continue
@@ -139,19 +130,17 @@ def traffic(schedule: Schedule, items: int, mtu: int, header: int = 0, parts: in
             ack = parts * framing.acknowledgements * overhead
             for table, rank, value in (
                 (sent, src, size),
-                (out, src, parts),
-                (into, dst, parts),
+                (library, src, 2 * parts * header),
+                (library, dst, parts * header),
                 (packets_out, src, parts * (framing.packets + (header > 0))),
                 (packets_out, dst, parts * (header > 0)),
-                (frames_out, src, bytes_),
-                (frames_out, dst, notice),
-                (frames_in, dst, bytes_),
-                (frames_in, src, notice),
-                (acks_out, dst, ack),
-                (acks_in, src, ack),
+                (leaving, src, bytes_),
+                (leaving, dst, notice + ack),
+                (arriving, dst, bytes_),
+                (arriving, src, notice + ack),
             ):
                 table[index, rank] += value
-    return Traffic(*columns)
+    return tables
 
 
 def _through_bucket(bytes_: np.ndarray, alpha_s: float, rate: float, burst: float) -> float:
@@ -172,20 +161,16 @@ def modelled(schedule: Schedule, job: Job, cluster, alpha_s: float | None) -> tu
     """Return what a schedule should do on a cluster, and our engine's own part by name."""
     ours = job.engine == "ours"
     parts = segments(schedule, schedule.chunk_offsets(job.items)) if ours else 1
-    flow = traffic(schedule, job.items, cluster.mtu, ours * GLOO_HEADER, parts)
-    leaving = flow.frames_out + flow.acknowledgements_out
-    arriving = flow.frames_in + flow.acknowledgements_in
+    sent, library, packets, leaving, arriving = traffic(
+        schedule, job.items, cluster.mtu, ours * GLOO_HEADER, parts
+    )
     time_s = None
     if cluster.rate and alpha_s is not None:
         busiest = np.maximum(leaving, arriving).max(axis=1, initial=0)
         time_s = _through_bucket(busiest, alpha_s, cluster.rate, cluster.burst)
-    sent, wire = (table.sum(axis=0).tolist() for table in (flow.sent, leaving))
-    names = {}
-    if ours:
-        headers = GLOO_HEADER * (2 * flow.messages_out + flow.messages_in).sum(axis=0)
-        names["modelled_library"] = headers.tolist()
-        names["modelled_packets"] = flow.packets_out.sum(axis=0).tolist()
-    return Figures(sent, wire, time_s, []), names
+    names = {"modelled_library": library, "modelled_packets": packets} if ours else {}
+    sums = {name: table.sum(axis=0).tolist() for name, table in names.items()}
+    return Figures(sent.sum(axis=0).tolist(), leaving.sum(axis=0).tolist(), time_s, []), sums
 
 
 def assemble(job: Job, cluster, found: list[dict], alpha_s: float | None, machine: dict) -> Result:

@@ -12,8 +12,8 @@ import numpy as np
 from tokenlife.files import atomic_write
 from tokenlife.wire.framing import FramingError
 
-_MAGIC, _ETHERNET = 0xA1B2C3D4, 1
-_HEAD, _FRAME = "<IHHiIII", "<IIII"
+_MAGIC, _ETHERNET = bytes.fromhex("d4c3b2a1"), 1
+_HEAD, _FRAME = "<4sHHiIII", "<IIII"
 
 
 def write_pcap(path: str | Path, frames: np.ndarray, lengths: np.ndarray, times_s) -> None:

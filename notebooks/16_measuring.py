@@ -303,37 +303,33 @@ def ladder():
 
 
 climbed, label = lab_or_record("ladder", ladder)
-runs = pd.DataFrame({"bytes": r["bytes"], "time": t} for r in climbed for t in r["times"])
+runs = pd.DataFrame(
+    {"bytes": line["bytes"], "time": time} for line in climbed for time in line["times"]
+)
 
 # %% tags=["hide-input"]
 by_size = runs.groupby("bytes").time
-rungs = pd.DataFrame(
-    {
-        "size (B)": list(by_size.groups),
-        "count": [n // 4 for n in by_size.groups],
-        "type": "float",
-        "redop": "sum",
-        "time (µs)": by_size.median().to_numpy() * 1e6,
-        "spread (µs)": (by_size.quantile(0.75) - by_size.quantile(0.25)).to_numpy() * 1e6,
-    }
-)
-rungs["algbw (GB/s)"] = algbw_Bps(rungs["size (B)"], rungs["time (µs)"] / 1e6) / 1e9
-rungs["busbw (GB/s)"] = (
-    busbw_Bps("all_reduce", ranks, rungs["size (B)"], rungs["time (µs)"] / 1e6) / 1e9
-)
+rungs = pd.DataFrame({"size (B)": list(by_size.groups)})
+rungs["count"] = rungs["size (B)"] // 4
+rungs["time (µs)"] = by_size.median().to_numpy() * 1e6
+rungs["spread (µs)"] = (by_size.quantile(0.75) - by_size.quantile(0.25)).to_numpy() * 1e6
+taken_s = rungs["time (µs)"] / 1e6
+rungs["algbw (MB/s)"] = algbw_Bps(rungs["size (B)"], taken_s) / 1e6
+rungs["busbw (MB/s)"] = busbw_Bps("all_reduce", ranks, rungs["size (B)"], taken_s) / 1e6
 rungs["#wrong"] = 0  # a wrong result is an error that ends the run
-rates = ["time (µs)", "spread (µs)", "algbw (GB/s)", "busbw (GB/s)"]
 charts.table(
     rungs,
-    caption=f"All-reduce by gloo on {ranks} ranks, no rate held, as nccl-tests would print it",
-    label=dict.fromkeys(rates, label),
-    formats={"time (µs)": ".1f", "spread (µs)": ".1f", "algbw (GB/s)": ".3f",
-             "busbw (GB/s)": ".3f"},
+    caption=f"All-reduce by gloo on {ranks} ranks, sum of floats, no rate held, in the columns of "
+    "nccl-tests",
+    label=dict.fromkeys(["time (µs)", "spread (µs)", "algbw (MB/s)", "busbw (MB/s)"], label),
+    formats={"time (µs)": ",.0f", "spread (µs)": ",.0f", "algbw (MB/s)": ",.1f",
+             "busbw (MB/s)": ",.1f"},
 )  # fmt: skip
 
 # %% [markdown]
-# The columns are those of nccl-tests {cite}`nvidia2016nccltests`, with the spread added, which it
-# lacks. What to know when reading its logs:
+# The columns are those of nccl-tests {cite}`nvidia2016nccltests`, which prints GB/s and the type
+# and kind of sum in columns of their own; the spread (half of all runs lie within it) is ours. What
+# to know when reading its logs:
 #
 # - *size* is the whole buffer of one rank: what goes in for a reduce-scatter, what comes out for an
 #   all-gather. A factor $n$ between two reports often comes from here.
@@ -352,8 +348,8 @@ charts.table(
 # sent, exact to the byte.
 
 # %%
-KINDS = ["send", "broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter",
-         "all_reduce", "all_to_all", "barrier"]  # fmt: skip
+KINDS = ["send", "broadcast", "reduce", "scatter", "gather", "all_gather",
+         "reduce_scatter", "all_reduce", "all_to_all", "barrier"]  # fmt: skip
 
 
 def on_the_wire():
@@ -401,7 +397,7 @@ scattered = float(wire.sent[wire.collective == "reduce-scatter"].iloc[0])
 summed = float(wire.sent[wire.collective == "all-reduce"].iloc[0])
 drawn = wire[wire.collective != "barrier"]
 base = alt.Chart(drawn).encode(y=alt.Y("collective:N", title=None, sort=None))
-x = alt.X("sent:Q", title="payload sent by the busiest sender ÷ buffer")
+x = alt.X("sent:Q", title="payload of the busiest sender ÷ buffer; blue: the least possible")
 dots = pd.DataFrame({"collective": drawn.collective, "least": drawn.least})
 (
     base.mark_bar(height=13, color=charts.LABELS[label].colour).encode(x=x)
@@ -540,13 +536,15 @@ charts.prose(text)
 
 # %%
 OURS = [("all_reduce", "ring"), ("all_reduce", "halving_doubling"),
-        ("all_reduce", "recursive_doubling"), ("reduce_scatter", "ring"), ("all_gather", "ring"),
-        ("all_to_all", "pairwise"), ("broadcast", "binomial")]  # fmt: skip
+        ("all_reduce", "recursive_doubling"), ("reduce_scatter", "ring"),
+        ("all_gather", "ring"), ("all_to_all", "pairwise"),
+        ("broadcast", "binomial")]  # fmt: skip
 GLOO = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
 
 
 def with_rate_held():
-    jobs = [lab.Job(k, n, a, repeats=3) for k, a in OURS for n in held_sizes]
+    often = {"repeats": 5, "warmup": 2}
+    jobs = [lab.Job(k, n, a, **often) for k, a in OURS for n in held_sizes]
     jobs += [lab.Job(k, held_sizes[-1], engine="gloo", repeats=3) for k in GLOO]
     return jobs_done(jobs, ranks, rate=rate_bps)
 
@@ -591,7 +589,7 @@ base = alt.Chart(live).encode(y=alt.Y("who:N", title=None, sort=order))
 (
     alt.Chart(band)
     .mark_rect(color=PALETTE["blue"], opacity=0.12)
-    .encode(x=alt.X("low:Q", title=None), x2="high:Q")
+    .encode(x=alt.X("low:Q", title="modelled over measured time, less one"), x2="high:Q")
     + base.mark_point(shape=tone.shape, color=tone.colour, size=70).encode(
         x=x,
         tooltip=["who:N", "bytes:Q", alt.Tooltip("error:Q", format="+.1%")],
@@ -688,8 +686,8 @@ charts.prose(
 # ## The running job
 #
 # The all-reduce that [chapter 14](14_collectives.ipynb) foretold from single messages: the
-# gradients of the running job, two ranks, the link of the job. Now by all the names: our ring and gloo's,
-# each beside the model.
+# gradients of the running job, two ranks, the link of the job. Now by all the names: our ring and
+# gloo's, each beside the model.
 
 # %%
 small, big = running_job()["small"], running_job()["big"]
@@ -793,7 +791,11 @@ def sweep():
                 jobs.append(lab.Job("all_reduce", nbytes, name, **repeats(nbytes)))
         add(jobs, n, offload=True)
         if power:
-            jobs = [lab.Job(k, m, a, repeats=3) for k, a in OURS for m in (2**18, 2**20, 2**22)]
+            jobs = [
+                lab.Job(k, m, a, repeats=5, warmup=2)
+                for k, a in OURS
+                for m in (2**18, 2**20, 2**22)
+            ]
             add(jobs, n, rate=rate_bps)
     with warnings.catch_warnings(), patch.dict(os.environ, {lab.cluster.MODE: "loopback"}):
         warnings.simplefilter("ignore", lab.LabWarning)
@@ -880,10 +882,10 @@ for engine, name in SHOWN:
             {
                 "all-reduce, ring": "ours" if engine == "ours" else "gloo's",
                 "ranks": n,
-                "α": a, "α, 95 %": f"{format_time(a0)} to {format_time(a1)}",
-                "1/β": 8 / b, "1/β, 95 %": f"{format_rate(8 / b1)} to {format_rate(8 / b0)}"
-                if b0 > b / 100
-                else f"more than {format_rate(8 / b1)}",
+                "α (ms)": 1e3 * a, "α, 95 %": f"{1e3 * a0:.2f}–{1e3 * a1:.2f}",
+                "1/β (Gbit/s)": 8e-9 / b,
+                "1/β, 95 %": f"{8e-9 / b1:.1f}–{8e-9 / b0:.1f}" if b0 > b / 100
+                else f"> {8e-9 / b1:.1f}",
                 "error, seen": float(lines[lines.seen].error.abs().median()),
                 "error, not seen": float(lines[~lines.seen].error.abs().median()),
             }
@@ -908,20 +910,20 @@ y = (
     .scale(type="log")
     .axis(format="~s", tickCount=5)
 )
-base = alt.Chart(ours_lines).encode(sizes_axis, color=hue)
+base = alt.Chart(ours_lines).encode(sizes_axis)
 ends = ours_lines[ours_lines.bytes == ours_lines.bytes.max()]
+begins = ours_lines[ours_lines.bytes == ours_lines.bytes.min()]
+tips = ["label:N", "bytes:Q", alt.Tooltip("time_s:Q", format=".3s"), "half:N"]
 judged_error = float(ours_lines[~ours_lines.seen].error.abs().median())
 (
-    base.mark_line(strokeWidth=1.3).encode(alt.Y("modelled_s:Q", title=None))
-    + base.mark_point(size=55).encode(
-        y,
-        fillOpacity=alt.condition("datum.seen", alt.value(0.9), alt.value(0)),
-        fill=hue,
-        tooltip=["label:N", "bytes:Q", alt.Tooltip("time_s:Q", format=".3s"), "half:N"],
-    )
-    + alt.Chart(ends)
-    .mark_text(align="right", dx=-10, dy=-6)
-    .encode(sizes_axis, y, text="label:N", color=hue)
+    base.mark_line(strokeWidth=1.3).encode(alt.Y("modelled_s:Q", title=None), color=hue)
+    + base.transform_filter("datum.seen")
+    .mark_circle(size=60, opacity=1)
+    .encode(y, color=hue, tooltip=tips)
+    + base.transform_filter("!datum.seen").mark_point(size=55).encode(y, color=hue, tooltip=tips)
+    + alt.Chart(begins)
+    .mark_text(align="left", dx=4, dy=-9)
+    .encode(sizes_axis, alt.Y("modelled_s:Q"), text="label:N", color=hue)
 ).properties(
     title=f"Two constants for each rank count: off by {judged_error:.0%} where they were not "
     f"fitted",
@@ -937,8 +939,13 @@ charts.table(
     fits,
     caption="α and β of ring all-reduces without a held rate, fitted on half of the sizes; median "
     "error on the fitted and on the other half",
-    label={"α": "recorded", "1/β": "recorded"},
-    formats={"α": format_time, "1/β": format_rate, "error, seen": ".0%", "error, not seen": ".0%"},
+    label={"α (ms)": "recorded", "1/β (Gbit/s)": "recorded"},
+    formats={
+        "α (ms)": ".2f",
+        "1/β (Gbit/s)": ".1f",
+        "error, seen": ".0%",
+        "error, not seen": ".0%",
+    },
 )
 
 
@@ -950,8 +957,8 @@ def per_rank(engine, what):
 
 charts.prose(
     f"α and β are no constants of this machine. From 2 to 8 ranks, α of our ring grows "
-    f"{{recorded}}`{per_rank('ours', 'α'):.1f}×` and the rate of a rank falls to "
-    f"{{recorded}}`{per_rank('ours', '1/β'):.2f}` of what it was. No cable became slower: "
+    f"{{recorded}}`{per_rank('ours', 'α (ms)'):.1f}×` and the rate of a rank falls to "
+    f"{{recorded}}`{per_rank('ours', '1/β (Gbit/s)'):.2f}` of what it was. No cable became slower: "
     f"{host['cores']} cores carry the packets of all ranks, so each rank gets a share of them. The "
     "model has no word for it, since it gives every rank a port of its own. On a real cluster the "
     "same "
@@ -982,13 +989,10 @@ hue = alt.Color("engine:N", legend=None).scale(
 )
 top = home.bytes.max()
 last = home[home.bytes == top].sort_values("busbw").reset_index(drop=True)
-# Labels of lines that end close together are pushed apart by a fourteenth of the axis at least.
-gap, at, places = home.busbw.max() / 14, -1e9, []
-for value in last.busbw:
-    at = max(value, at + gap)
-    places.append(at)
-last["place"] = places
-y = alt.Y("busbw:Q", title="busbw, Gbit/s")
+# Lines end close together: their labels are spread around the middle of the ends.
+steps = np.arange(len(last)) - (len(last) - 1) / 2
+last["place"] = np.exp(np.log(last.busbw).mean()) * 1.5**steps
+y = alt.Y("busbw:Q", title="busbw, Gbit/s (logarithmic)").scale(type="log").axis(tickCount=5)
 x = alt.X("bytes:Q", title="bytes of the buffer (logarithmic)")
 x = x.scale(type="log", base=2, domain=[2**10, 2**32], nice=False).axis(
     values=[2**k for k in range(10, 27, 4)],
@@ -1012,7 +1016,7 @@ first = home[home.bytes == home.bytes.min()].sort_values("time_s")
     "gloo's and four algorithms of MPI. At 64 MiB: "
     + "; ".join(f"{r.who} {r.busbw:.2f} Gbit/s" for r in last.itertuples())
     + ".",
-    height=330,
+    height=400,
 )  # fmt: skip
 
 # %% tags=["hide-input"]
@@ -1052,8 +1056,11 @@ charts.prose(
     f"{{recorded}}`{format_time(small_mpi.min())}`, {small_mpi.idxmax()} "
     f"{{recorded}}`{format_time(small_mpi.max())}`. MPI's ranks poll; gloo's, and ours on top of "
     f"it, "
-    "sleep until a thread wakes them, and each message pays for that. At large sizes the bytes "
-    "decide, and a linear all-reduce, which brings everything to one rank, falls behind.\n\n"
+    "sleep until a thread wakes them, and each message pays for that. At large sizes the "
+    "algorithms "
+    "lie within a factor of a few: here the copies of all ranks share the same cores, so a root "
+    "that "
+    "does all the work, which would be the ruin of a real network, costs little.\n\n"
     f"Against gloo our ring is at "
     f"{{recorded}}`{gain[gain.kind == 'all_reduce'].gain.median():.2f}×` its "
     "bandwidth in the median of the sizes from 1 MiB up; our reduce-scatter is at "
@@ -1367,13 +1374,22 @@ y = alt.Y("error:Q", title="forecast over measured time, less one").axis(format=
 large_off = float(abroad[abroad.bytes >= 2**27].error.abs().median())
 small_off = float(abroad[abroad.bytes < 2**27].error.abs().median())
 base = alt.Chart(abroad[abroad.bytes >= 1024]).encode(x, y, color=hue)
-starts = abroad[abroad.bytes >= 1024].sort_values("bytes").groupby("who").head(1)
+SPOTS = {"8 A100": (2**20, 12), "8 H100": (2**27, 14), "8 B200": (2**10, 14),
+         "8 B200, another": (2**18, -12)}  # fmt: skip
+spots = pd.concat(
+    abroad[(abroad.who == who) & (abroad.bytes == at)].assign(
+        y=lambda rows, dy=dy: rows.error + dy / 400
+    )
+    for who, (at, dy) in SPOTS.items()
+)
 (
     alt.Chart(pd.DataFrame({"error": [0.0]})).mark_rule(strokeDash=[4, 3]).encode(y="error:Q")
     + base.mark_line(strokeWidth=1.2, point=alt.OverlayMarkDef(size=30)).encode(
         tooltip=["who:N", "bytes:Q", alt.Tooltip("error:Q", format="+.0%")]
     )
-    + alt.Chart(starts).mark_text(align="left", dx=6, dy=14).encode(x, y, text="who:N", color=hue)
+    + alt.Chart(spots)
+    .mark_text(align="left", dx=4)
+    .encode(x, alt.Y("y:Q"), text="who:N", color=hue)
 ).properties(
     title=f"Fitted here, forecast there: {large_off:.0%} off from 128 MiB up, {small_off:.0%} "
     f"below",

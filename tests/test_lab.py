@@ -74,6 +74,11 @@ def test_zero_bytes_are_fine(home, kind, engine):
     assert max(result.measured.bytes_sent_per_rank) <= 4 * 48 * 6  # no more than notices
 
 
+def test_loopback_is_not_captured(home):
+    """Capturing takes rights that only the user of a namespace has, and all ranks pass there."""
+    assert home.run(lab.Job("all_reduce", 40, repeats=1, capture=True))[0].captures == []
+
+
 def test_gloo_reduces_all_to_scatter(home):
     """Its reduce-scatter is an all-reduce underneath: twice the bytes."""
     theirs, ours = (

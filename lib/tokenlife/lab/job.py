@@ -39,7 +39,8 @@ class Job:
     repeats, warmup
         Timed runs, and runs before them.
     capture
-        False, True (count the frames of one run), or a folder for ``rank0.pcap`` and so on.
+        False, True (count the frames of one run), or a folder for ``rank0.pcap`` and so on. None
+        on loopback.
     """
 
     kind: str

@@ -83,7 +83,7 @@ def _count(job: Job, prepared: Prepared, agree, where: dict) -> dict:
     go = agree(2 * calm)
     time.sleep(max(0.0, go - calm / 2 - time.monotonic()))
     capturing = contextlib.nullcontext()
-    if job.capture:
+    if job.capture and where["interface"] == "eth0":  # on loopback everybody's frames pass
         full = isinstance(job.capture, str)
         capturing = meter.Capture(where["interface"], *((2048, 1 << 15) if full else ()))
 

@@ -307,6 +307,62 @@ def test_an_interrupt_leaves_the_last_checkpoint(file, tmp_path):
     assert [r.loss for r in again.run()] == [r.loss for r in trainer(file).run()[4:]]
 
 
+def test_an_interrupted_step_is_taken_again_on_the_same_data(file):
+    run = trainer(file)
+    whole = [report.loss for report in trainer(file).run()]
+    first = [report.loss for report in run.run(until=3)]
+    seen = []
+
+    def stop(module, inputs):
+        seen.append(torch.rand(1))  # a draw, as of dropout, must be taken back too
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    hook, random = run.model.register_forward_pre_hook(stop), torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run.run()
+    hook.remove()
+    assert caught.value.__notes__ == ["stopped after step 3; no checkpoint was written"]
+    assert torch.equal(torch.get_rng_state(), random)
+    assert first + [report.loss for report in run.run()] == whole
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_what_stops_a_write_is_what_is_told(failure, tmp_path, monkeypatch):
+    class Failing:
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            raise failure
+
+        def flush(self):
+            self.file.flush()
+
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda state, file: save(state, Failing(file)))
+    told = CheckpointError if failure.args else KeyboardInterrupt
+    with pytest.raises(told, match=r"cannot write .*No space left" if failure.args else "^$"):
+        save_checkpoint(tmp_path / "last.pt", {"big": torch.zeros(1 << 20)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_flipped_bit_in_a_checkpoint_is_seen(tmp_path):
+    path = tmp_path / "last.pt"
+    save_checkpoint(path, {"weights": torch.full((999,), 7.5)})
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.full((9,), 7.5).numpy().tobytes()) + 40] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        load_checkpoint(path)
+
+
+def test_missing_parts_of_a_checkpoint_are_named(file, tmp_path):
+    save_checkpoint(tmp_path / "last.pt", {"step": 1})
+    with pytest.raises(CheckpointError, match="lacks recipe, config, model"):
+        trainer(file).load(tmp_path / "last.pt")
+
+
 def test_progress_sees_each_step(file):
     seen = []
     reports = trainer(file).run(until=3, progress=seen.append)
@@ -336,6 +392,21 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(file, tmp_path)
     again = trainer(file, replace(RECIPE, checkpoint_every=2), path)
     again.load()
     assert [r.loss for r in again.run()] == [r.loss for r in trainer(file).run()[4:]]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_weights_that_are_no_numbers_never_replace_a_checkpoint(file, tmp_path, kept):
+    path = tmp_path / "last.pt" if kept else None
+    run = trainer(file, checkpoint=path)
+    run.run(until=2)
+
+    def overflow(report):
+        run.model.blocks[1].mlp.up.weight.data[3, 5] = math.inf
+
+    with pytest.raises(DivergedError, match=r"after step 3.*weight blocks\.1\.mlp\.up") as caught:
+        run.run(until=3, progress=overflow)
+    assert caught.value.step == 3
+    assert not kept or load_checkpoint(path)["step"] == 2
 
 
 def test_a_learning_rate_far_too_high_is_named_as_the_cause(file):

@@ -5,7 +5,7 @@ whoever reads it finds the old one or the new one, never a half. It holds tensor
 only, so loading it runs no code.
 """
 
-import pickle
+import zipfile
 from pathlib import Path
 
 import torch
@@ -37,7 +37,12 @@ def save_checkpoint(path: str | Path, state: dict) -> None:
     (3, ['last.pt'])
     """
     with atomic_write(path, CheckpointError) as file:
-        torch.save({"format": FORMAT, **state}, file)
+        try:
+            torch.save({"format": FORMAT, **state}, file)
+        except RuntimeError as error:
+            # torch closes its archive on the way out, and that fails too: show what came first.
+            cause = error.__context__
+            raise (cause if isinstance(cause, KeyboardInterrupt | OSError) else error) from None
 
 
 def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dict:
@@ -56,10 +61,13 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> dic
         If there is no such file, or it is no whole checkpoint.
     """
     try:
+        with zipfile.ZipFile(path) as archive:
+            if damaged := archive.testzip():  # torch does not look at the checksums
+                raise zipfile.BadZipFile(damaged)
         state = torch.load(path, map_location=device, weights_only=True)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:  # what damage does to a pickle can raise anything
         raise CheckpointError(
             f"{path} is no whole checkpoint: cut short, damaged, or of something else"
         ) from error

@@ -17,12 +17,13 @@ GROWTH = 10  # a gradient so many times the usual one counts as grown
 
 
 class DivergedError(TokenlifeError, ArithmeticError):
-    """Training stopped because the loss or a gradient is no finite number.
+    """Training stopped because the loss, a gradient or a weight is no finite number.
 
     Attributes
     ----------
     step
-        The step that failed; the weights are those of the step before.
+        The step that failed, the weights being those of the step before; or, where weights were
+        not finite when a checkpoint was due, the step they were found after.
     """
 
     def __init__(self, message: str, step: int):

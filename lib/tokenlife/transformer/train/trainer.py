@@ -131,7 +131,7 @@ class Trainer:
         Raises
         ------
         DivergedError
-            If a loss or gradient is not finite.
+            If a loss or gradient is not finite, or a weight when it is to be kept or handed over.
         KeyboardInterrupt
             As the reader asked. The checkpoint that was last written stays, whole.
         """
@@ -154,6 +154,9 @@ class Trainer:
     def step(self) -> StepReport:
         """Take the next micro-batches and move the weights once.
 
+        A step that fails or is interrupted before the weights moved leaves the data and torch's
+        random generators where they stood, so the next call takes the same step.
+
         Raises
         ------
         DivergedError
@@ -163,8 +166,18 @@ class Trainer:
         TrainingError
             If the data end before the step is full.
         """
+        data, random, number = self.batches.state_dict(), self._random(), self.done + 1
+        try:
+            return self._step(number)
+        except BaseException:
+            if self.done < number:
+                self.batches.load_state_dict(data)
+                self._stream = None
+                self._set_random(random)
+            raise
+
+    def _step(self, number: int) -> StepReport:
         start = time.perf_counter()
-        number = self.done + 1
         rate = learning_rate(self.recipe, number)
         micro_batches = self._next()
         labels = sum(int((batch["labels"] != IGNORE).sum()) for batch in micro_batches)
@@ -224,7 +237,7 @@ class Trainer:
     def state_dict(self) -> dict:
         """Return all that a resumed run needs, as tensors and plain values."""
         config = getattr(self.model, "config", None)
-        state = {
+        return {
             "step": self.done,
             "recipe": asdict(self.recipe),
             "config": asdict(config) if config is not None else {},
@@ -232,14 +245,35 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "loader": self.batches.state_dict(),
             "norms": list(self._norms),
-            "rng": torch.get_rng_state(),
+            **self._random(),
         }
+
+    def _random(self) -> dict:
+        state = {"rng": torch.get_rng_state()}
         if self.device.type == "cuda":
             state["cuda_rng"] = torch.cuda.get_rng_state(self.device)
         return state
 
+    def _set_random(self, state: dict) -> None:
+        torch.set_rng_state(state["rng"])
+        if self.device.type == "cuda" and "cuda_rng" in state:
+            torch.cuda.set_rng_state(state["cuda_rng"], self.device)
+
     def save(self) -> None:
-        """Write the checkpoint, if this trainer keeps one."""
+        """Write the checkpoint, if this trainer keeps one.
+
+        Raises
+        ------
+        DivergedError
+            If a weight is not finite; the checkpoint that was last written stays.
+        """
+        for name, parameter in self.model.named_parameters():
+            if not torch.isfinite(parameter).all():
+                rate = learning_rate(self.recipe, max(1, self.done))
+                norms = list(self._norms)
+                cause = likely_cause(f"weight {name}", norms, rate, self.recipe.clip)
+                message = f"after step {self.done}, likely cause: {cause}; {self._kept()}"
+                raise DivergedError(message, self.done)
         if self.checkpoint is None:
             return
         save_checkpoint(self.checkpoint, self.state_dict())
@@ -263,8 +297,9 @@ class Trainer:
         path = path or self.checkpoint
         if path is None:
             raise CheckpointError("no checkpoint to load: name its path")
-        state = load_checkpoint(path)
-        own = self.state_dict()
+        state, own = load_checkpoint(path), self.state_dict()
+        if missing := [part for part in own if part not in {*state, "cuda_rng"}]:
+            raise CheckpointError(f"{path} is no whole checkpoint; it lacks {', '.join(missing)}")
         for part in ("config", "recipe"):
             for name, value in own[part].items():
                 if (saved := state[part].get(name)) != value:
@@ -275,9 +310,7 @@ class Trainer:
         self.batches.load_state_dict(state["loader"])
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["rng"])
-        if self.device.type == "cuda" and "cuda_rng" in state:
-            torch.cuda.set_rng_state(state["cuda_rng"], self.device)
+        self._set_random(state)
         self.done = self._saved = state["step"]
         self._norms = deque(state["norms"], maxlen=REMEMBERED)
         self._stream = None

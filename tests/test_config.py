@@ -47,6 +47,31 @@ def test_a_config_that_the_library_saved_reads_the_same(family, tmp_path):
     assert ModelConfig.from_hf(saved, "x") == ModelConfig.from_hf(config, "x")
 
 
+LEFT_OUT = (
+    "num_key_value_heads", "num_kv_heads", "head_dim", "sliding_window", "n_shared_experts",
+    "q_lora_rank",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fields_left_out_are_filled_as_the_judge_does(family):
+    wide = {"num_attention_heads": 32, "n_head": 32, "hidden_size": 384, "n_embd": 384}
+    wide |= {"num_key_value_heads": 2}
+    config = small_config(family) | {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8}
+    config = {name: wide.get(name, value) for name, value in config.items()}
+    if family == "opt":
+        config["word_embed_proj_dim"] = 384
+    for absent in (*([name] for name in LEFT_OUT), LEFT_OUT):
+        sparse = {name: value for name, value in config.items() if name not in absent}
+        read = ModelConfig.from_hf(sparse, family)
+        assert count_parameters(read) == judged_parameters(sparse), absent
+        judged = judge(sparse).config
+        if "sliding_attention" in (getattr(judged, "layer_types", None) or ()):
+            assert read.attention.window == judged.sliding_window
+        elif family == "mistral":
+            assert read.attention.window == (judged.sliding_window or 0)
+
+
 PUBLISHED = read_reference("06_models_params")
 
 

@@ -1,6 +1,7 @@
 """Weights: every family equal to transformers' own model, and a real model word for word."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -330,12 +331,34 @@ def test_safetensors_that_do_not_fit(tmp_path):
         write(tensors | {n.replace("rs.1.", "rs.2."): t.clone() for n, t in tensors.items()})
     with pytest.raises(WeightsError, match="quantised"):
         write(tensors | {f"{down}_scale_inv": torch.zeros(1)})
+    for dtype in (torch.float8_e4m3fn, torch.int8, torch.float64):
+        with pytest.raises(WeightsError, match=f"down_proj.weight is {str(dtype)[6:]}"):
+            write(tensors | {down: tensors[down].to(dtype)})
+    with pytest.raises(WeightsError, match=r"gives blocks\.1\.mlp\.down\.weight, which another"):
+        write(tensors | {down.removeprefix("model."): tensors[down].clone()})
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(WeightsError, match="not a readable safetensors file"):
         weights.load_safetensors(file, config)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight": {}}))
-    with pytest.raises(WeightsError, match="no index of shards"):
-        weights.load_safetensors(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    for content in ("[]", '{"weight_map": {"a": []}}', "[" * 10**5):
+        index.write_text(content)
+        with pytest.raises(WeightsError, match="no index of shards"):
+            weights.load_safetensors(tmp_path)
+    for shard in (7, "../elsewhere.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"a": shard}}))
+        with pytest.raises(WeightsError, match="a shard must be a file beside it"):
+            weights.load_safetensors(tmp_path)
+
+
+def test_a_packed_tensor_of_a_foreign_shape(tmp_path):
+    judge(small_config("gpt_neox"), tmp_path)
+    file = tmp_path / "model.safetensors"
+    packed = "gpt_neox.layers.0.attention.query_key_value.weight"
+    for shape in ((), (7, 16)):
+        save_file(load_file(file) | {packed: torch.zeros(shape)}, file)
+        with pytest.raises(WeightsError, match=rf"{packed} of shape {re.escape(str(shape))}"):
+            weights.load_safetensors(tmp_path)
 
 
 def test_a_context_longer_than_the_positions(tmp_path):

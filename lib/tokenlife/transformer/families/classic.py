@@ -149,7 +149,8 @@ def falcon(config: Mapping, name: str) -> ModelConfig:
     width = head_dim(name, hidden, heads)
     new, parallel = config["new_decoder_architecture"], config["parallel_attn"]
     if new:
-        kv_heads = need(config, name, "num_kv_heads")[0]
+        kv_heads = config.get("num_kv_heads")
+        kv_heads = heads if kv_heads is None else kv_heads
     else:
         kv_heads = 1 if config["multi_query"] else heads
     norms = config.get("num_ln_in_parallel_attn") or (2 if new else 1)

@@ -26,7 +26,10 @@ WHOLE = (
     "qk_nope_head_dim", "qk_rope_head_dim", "moe_intermediate_size", "n_shared_experts",
 )  # fmt: skip
 # Fields in which null says "none", and not "as the family has it".
-NONE_MEANS_NONE = ("attn_logit_softcapping", "final_logit_softcapping", "rope_scaling")
+NONE_MEANS_NONE = (
+    "attn_logit_softcapping", "final_logit_softcapping", "rope_scaling", "num_key_value_heads",
+    "head_dim", "sliding_window", "n_shared_experts", "q_lora_rank",
+)  # fmt: skip
 SCALINGS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
 

@@ -10,6 +10,7 @@ from tokenlife.transformer.model import Decoder
 from tokenlife.transformer.weights.assemble import WeightsError, assemble
 from tokenlife.transformer.weights.names import translate
 
+_LOADED = (torch.float16, torch.bfloat16, torch.float32)
 # Scales beside a tensor: its numbers mean nothing without them.
 _QUANTISED = ("_scale_inv", "_scales", "_blocks", ".qweight", ".absmax")
 
@@ -46,9 +47,21 @@ def load_safetensors(
     tensors = {}
     for file in files:
         for name, tensor in _read(file):
-            if name.endswith(_QUANTISED):
-                raise WeightsError(f"{file}: {name}: quantised weights; only 16 and 32 bits load")
-            tensors.update(translate(config, name, tensor))
+            try:
+                made = dict(translate(config, name, tensor))
+            except (RuntimeError, TypeError, IndexError, ValueError) as error:
+                raise WeightsError(
+                    f"{file}: {name} of shape {tuple(tensor.shape)} is not what {config.name} "
+                    f"holds there"
+                ) from error
+            if name.endswith(_QUANTISED) or (made and tensor.dtype not in _LOADED):
+                raise WeightsError(
+                    f"{file}: {name} is {str(tensor.dtype).removeprefix('torch.')}: quantised or "
+                    "foreign weights; float16, bfloat16 and float32 load"
+                )
+            if twice := made.keys() & tensors:
+                raise WeightsError(f"{file}: {name} gives {min(twice)}, which another gave already")
+            tensors.update(made)
     return assemble(config, tensors, str(path), attention, dtype)
 
 
@@ -59,8 +72,11 @@ def _files(path: Path) -> list[Path]:
     if index.is_file():
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
-            raise WeightsError(f"{index} is no index of shards: {error}") from None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
+            raise WeightsError(f"{index} is no index of shards: {e}") from None
+        for name in names:
+            if not isinstance(name, str) or Path(name).name != name:
+                raise WeightsError(f"{index}: a shard must be a file beside it, not {name!r}")
         files = [path / name for name in sorted(names)]
     else:
         files = sorted(path.glob("*.safetensors"))

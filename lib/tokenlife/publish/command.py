@@ -11,7 +11,7 @@ from tokenlife.publish.kernel import interruptible
 from tokenlife.publish.layout import Book
 from tokenlife.publish.pairs import sync
 from tokenlife.publish.site.build import build
-from tokenlife.publish.site.check import problems
+from tokenlife.publish.site.check import library_lines, problems
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -85,6 +85,7 @@ def _notebooks(book: Book, _args) -> None:
 def _check(book: Book, _args) -> None:
     _refuse(problems(book))
     print(f"{len(book.entries())} pages, {len(book.chapters())} chapters: structure sound")
+    print(f"{library_lines(book.root / 'lib' / 'tokenlife'):,} lines of code in the library")
 
 
 def faults_of_pages(book: Book) -> list[str]:

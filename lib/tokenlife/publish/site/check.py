@@ -1,6 +1,8 @@
 """What can be seen wrong in seconds, without running or building anything."""
 
+import ast
 import re
+from pathlib import Path
 
 import jupytext
 
@@ -73,3 +75,28 @@ def _paths_and_loads(name: str, text: str) -> list[str]:
         if REMOTE.search(line):
             faults.append(f"{name}: line {number} loads something from the network")
     return faults
+
+
+def library_lines(library: Path) -> int:
+    """Count the lines of code of the library: neither blank nor comment nor docstring."""
+    return sum(code_lines(path.read_text(encoding="utf-8")) for path in library.rglob("*.py"))
+
+
+def code_lines(source: str) -> int:
+    r"""Count the lines of a module that are neither blank nor comment nor docstring.
+
+    Examples
+    --------
+    >>> code_lines("# why\nx = 1\n")
+    1
+    """
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node):
+            docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return sum(
+        1
+        for number, line in enumerate(source.splitlines(), 1)
+        if number not in docstrings and line.strip() and not line.strip().startswith("#")
+    )

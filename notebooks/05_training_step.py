@@ -192,7 +192,8 @@ step_s = seconds(whole_step, device, rounds)
 counted = training_flops(config, batch, span)
 peak32 = roof.peak("float32")
 # The optimiser reads weight, gradient and two moments and writes all but the gradient; clipping
-# reads the gradient once and writes it scaled; zeroing is free, the tensors are let go.
+# reads the gradient for its norm, reads it again and writes it scaled; zeroing is free, the tensors
+# are let go.
 update_bytes = (4 + 3 + 3) * 4 * n_parameters
 parts = pd.DataFrame(
     [

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from small_configs import FAMILIES, small_config
-from tokenlife.catalog import family_defaults, model_names, read_model, read_reference
+from tokenlife.catalog import CatalogError, family_defaults, model_names, read_model, read_reference
 from tokenlife.costs import active_parameters, count_parameters, parameters_by_part
 from tokenlife.costs.parameters import mtp_parameters
 from tokenlife.transformer import ConfigError, ModelConfig
@@ -134,6 +134,7 @@ BAD = [
     ({"num_attention_heads": 7}, "7 heads do not divide a hidden size"),
     ({"num_key_value_heads": 5}, "5 key-value heads do not divide"),
     ({"num_hidden_layers": -2}, "layers must be a whole number above 0, not -2"),
+    ({"num_hidden_layers": 10**9}, "num_hidden_layers must be 100,000 at most"),
     ({"hidden_size": 0}, "must be whole numbers above 0, not 0"),
     ({"intermediate_size": -4}, "MLP width must be"),
     ({"vocab_size": 3.5}, "vocab must be"),
@@ -198,8 +199,19 @@ def test_deepseek_needs_groups_that_fit():
         ModelConfig.from_hf(config | {"n_group": 3}, "bad")
     with pytest.raises(ConfigError, match="5 of 2 groups"):
         ModelConfig.from_hf(config | {"topk_group": 5}, "bad")
+    with pytest.raises(ConfigError, match="cannot visit 5 of the 4 experts"):
+        ModelConfig.from_hf(config | {"num_experts_per_tok": 5}, "bad")
     with pytest.raises(ConfigError, match="latent width"):
         ModelConfig.from_hf(config | {"kv_lora_rank": -8}, "bad")
+
+
+def test_what_cannot_be_a_model_file_gets_one_line(tmp_path):
+    for name in ("x" * 5000, "a\0b"):
+        with pytest.raises(CatalogError, match="no model"):
+            ModelConfig.load(name)
+    (tmp_path / "config.json").write_text("[" * 10**5)
+    with pytest.raises(CatalogError, match=r"not a readable config\.json"):
+        ModelConfig.load(tmp_path / "config.json")
 
 
 def test_a_config_with_an_image_encoder_is_read_for_its_text():

@@ -56,6 +56,14 @@ def test_greedy_text_is_the_same_token_by_token(draft, proposals):
         assert 1 + sum(step.accepted + 1 for step in run.steps) == 30
 
 
+def test_a_pass_gains_what_was_kept():
+    assert speculate(TARGET, DRAFTS["itself"](), [1, 2], 1).tokens_per_pass == 0.0
+    text = generate(TARGET, [[1, 2]], 6)[0]
+    stop = text[2]
+    run = speculate(TARGET, DRAFTS["itself"](), [1, 2], 6, stop_ids=[stop], proposals=5)
+    assert 1 + sum(step.gained for step in run.steps) == len(run.ids) == text.index(stop) + 1
+
+
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_stop_ids_stop_at_once(draft):
     prompt = [1, 2, 3]

@@ -79,16 +79,19 @@ def read_model(name_or_path: str | Path) -> dict:
     tokenlife.catalog.CatalogError: no model 'gpt9'; give a path to a config.json, or one of: ...
     """
     path = data_dir() / "models" / f"{name_or_path}.json"
-    if not path.is_file():
-        path = Path(name_or_path)
-    if not path.is_file():
+    try:
+        path = path if path.is_file() else Path(name_or_path)
+        found = path.is_file()
+    except (OSError, ValueError):  # too long for a file's name, or holding a NUL
+        found = False
+    if not found:
         known = ", ".join(model_names())
         raise CatalogError(
-            f"no model {str(name_or_path)!r}; give a path to a config.json, or one of: {known}"
+            f"no model {str(name_or_path)!r:.80}; give a path to a config.json, or one of: {known}"
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CatalogError(f"{path} is not a readable config.json: {error}") from error
     if not isinstance(config, dict):
         raise CatalogError(f"{path} is not a config.json: it holds no JSON object")

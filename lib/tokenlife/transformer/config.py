@@ -16,6 +16,8 @@ from tokenlife.transformer.parts import Attention, Mlp, Moe, Norm, Position
 
 __all__ = ["Attention", "ConfigError", "Mlp", "ModelConfig", "Moe", "Norm", "Position"]
 
+MOST_LAYERS = 100_000  # far beyond any model, and still counted in a moment
+
 
 class ConfigError(TokenlifeError, ValueError):
     """A configuration that describes no model this library knows."""
@@ -89,6 +91,8 @@ class ModelConfig:
                 raise ConfigError(
                     f"{self.name}: {what} must be a whole number above {least - 1}, not {value!r}"
                 )
+        if self.layers > MOST_LAYERS:
+            raise ConfigError(f"{self.name}: layers must be {MOST_LAYERS:,} at most")
         for what, value in (("the norms' eps", self.norm.eps), *self._bases()):
             if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise ConfigError(f"{self.name}: {what} must be a number above 0, not {value!r}")
@@ -136,6 +140,8 @@ class ModelConfig:
             yield f"{moe.groups} groups do not divide {moe.experts} experts"
         if moe and moe.top_groups > moe.groups:
             yield f"a token cannot visit {moe.top_groups} of {moe.groups} groups"
+        elif moe and moe.top_k > (within := moe.experts // moe.groups * moe.top_groups):
+            yield f"a token cannot visit {moe.top_k} of the {within} experts in its groups"
 
     def is_moe(self, layer: int) -> bool:
         """Say whether this layer is a mixture of experts."""

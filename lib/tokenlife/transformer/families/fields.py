@@ -7,7 +7,7 @@ version 5 one object ``rope_parameters``. Both are read here, once for all famil
 import math
 from collections.abc import Mapping
 
-from tokenlife.transformer.config import ConfigError, Position
+from tokenlife.transformer.config import MOST_LAYERS, ConfigError, Position
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -52,6 +52,9 @@ def complete(config: Mapping, defaults: Mapping, name: str) -> dict:
         if not fits(value):
             raise ConfigError(f"{name}: {key} must be {what}, not {value!r}")
         merged[key] = value
+    for key in ("num_hidden_layers", "n_layer"):  # families list their layers one by one
+        if _number(layers := merged.get(key)) and layers > MOST_LAYERS:
+            raise ConfigError(f"{name}: {key} must be {MOST_LAYERS:,} at most, not {layers!r:.20}")
     return merged
 
 

@@ -38,11 +38,14 @@ class Step:
     chances
         For each proposal that was judged (up to the first refused one): Σ min(p, q), the
         probability that a token drawn from the draft there is accepted.
+    gained
+        Tokens of text that the pass gave: those accepted and one of its own, up to a stop id.
     """
 
     proposed: int
     accepted: int
     chances: tuple[float, ...]
+    gained: int
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ class Speculation:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens gained by a pass of the target: those accepted, and one of its own."""
-        return sum(step.accepted + 1 for step in self.steps) / len(self.steps)
+        """Tokens gained by a pass of the target; 0 where there was none."""
+        return sum(step.gained for step in self.steps) / len(self.steps) if self.steps else 0.0
 
 
 def expected_tokens(acceptance: float, proposals: int) -> float:
@@ -194,7 +197,7 @@ def speculate(
         judged = min(accepted + 1, len(offered))
         chances = tuple(torch.minimum(p[:judged], q[:judged]).sum(-1).tolist())
         new = _until_stop([*offered[:accepted], last], request.stop_ids)
-        steps.append(Step(len(offered), accepted, chances))
+        steps.append(Step(len(offered), accepted, chances, len(new)))
         ids += new
         # The cache holds refused proposals too: forget all that is not text.
         cache.set_lengths([len(ids) - 1])

@@ -1,6 +1,10 @@
 """Configs of every family: read as Hugging Face writes them, refused in one line where bad."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,6 +12,7 @@ import torch
 from small_configs import FAMILIES, small_config
 from tokenlife.catalog import CatalogError, family_defaults, model_names, read_model, read_reference
 from tokenlife.costs import active_parameters, count_parameters, parameters_by_part
+from tokenlife.costs.operations import CostError, check_batch
 from tokenlife.costs.parameters import mtp_parameters
 from tokenlife.transformer import ConfigError, ModelConfig
 
@@ -230,3 +235,23 @@ def test_the_post_norm_opt_is_refused_by_name():
 def test_published_table_is_whole():
     assert pd.api.types.is_integer_dtype(PUBLISHED.value)
     assert not PUBLISHED.duplicated(["model", "quantity"]).any()
+
+
+def test_more_sequences_than_there_can_be():
+    with pytest.raises(CostError, match="1,000,000,000 sequences"):
+        check_batch(ModelConfig.load("gpt2"), 10**400, 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_the_command_says_in_one_line_that_it_cannot_write_or_read():
+    command = [sys.executable, "-m", "tokenlife.cli", "tokens"]
+    with open("/dev/full", "w") as full:
+        told = subprocess.run([*command, "hi"], stdout=full, stderr=subprocess.PIPE, text=True)
+    line = "tokenlife: cannot write the output: No space left on device\n"
+    assert (told.returncode, told.stderr) == (2, line)
+    told = subprocess.run([*command, b"\xff"], capture_output=True, text=True)
+    line = "tokenlife: the words on the command line are no UTF-8 text\n"
+    assert (told.returncode, told.stderr) == (2, line)
+    ascii_ = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    told = subprocess.run([*command, "é", "--json"], capture_output=True, text=True, env=ascii_)
+    assert told.stdout.isascii() and json.loads(told.stdout)["pieces"] == ["é"]

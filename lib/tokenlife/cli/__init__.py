@@ -6,6 +6,7 @@ returns a :class:`Result`; this module prints it, as a table or with ``--json``.
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -47,6 +48,11 @@ def _parser() -> _Parser:
     return parser
 
 
+def _torn(text: str) -> bool:
+    """Say whether an argument was no UTF-8: Python then holds its bytes as lone surrogates."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit status: 0, or 2 after one line about bad input.
 
@@ -56,9 +62,14 @@ def main(argv: list[str] | None = None) -> int:
     0
     """
     args = _parser().parse_args(argv)
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal without these letters shows their numbers
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        if _torn(getattr(args, "text", None) or ""):
+            raise TokenlifeError("the words on the command line are no UTF-8 text")
         result = args.run(args)
-        print(json.dumps(result.data, ensure_ascii=False) if args.json else result.text)
+        unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+        print(json.dumps(result.data, ensure_ascii=not unicode) if args.json else result.text)
         sys.stdout.flush()
     except TokenlifeError as error:
         print(f"tokenlife: {error}", file=sys.stderr)
@@ -66,6 +77,11 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader (`head`, `less`) has seen enough. Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # a full disk behind the output
+        print(f"tokenlife: cannot write the output: {error.strerror}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # or Python tries again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except KeyboardInterrupt:
         print("tokenlife: interrupted", file=sys.stderr)
         return 130

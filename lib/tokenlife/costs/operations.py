@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from tokenlife.errors import TokenlifeError
 from tokenlife.transformer.config import ModelConfig
 
+MOST_SEQUENCES = 10**9  # keeps sums of bytes and operations in the range of a float
+
 
 class CostError(TokenlifeError, ValueError):
     """A batch that the model cannot take."""
@@ -65,6 +67,8 @@ def check_batch(config: ModelConfig, sequences: int, length: int, past: int = 0)
                 "a batch needs at least one sequence of at least one token, in whole numbers; "
                 f"{what}: {value - 1 if what == 'cached tokens' else value!r}"
             )
+    if sequences > MOST_SEQUENCES:
+        raise CostError(f"a batch of more than {MOST_SEQUENCES:,} sequences is none that exists")
     if past + length > config.positions:
         raise CostError(
             f"{past + length} tokens are more than the {config.positions} positions of "

@@ -254,7 +254,9 @@ own["shown"] = own.seconds.map(format_time)
 first_s, last_s = own.seconds.iloc[0], own.seconds.iloc[-1]
 base = alt.Chart(own).encode(
     y=alt.Y("rank:N", title=None, sort=None),
-    x=alt.X("seconds:Q", title="seconds from entering to returning, median").axis(format="~s"),
+    x=alt.X("seconds:Q", title="seconds from entering to returning, median")
+    .scale(domain=[0, 1.2 * own.seconds.max()], nice=False)
+    .axis(format="~s", tickCount=6),
 )
 (
     base.mark_bar(color=tone.colour, height=14)

@@ -148,6 +148,8 @@ BAD = [
     ({"vocab_size": None, "hidden_size": None}, "lacks hidden_size, vocab_size"),
     ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
     ({"rope_scaling": {"rope_type": "spiral"}}, "RoPE scaling 'spiral' is not known"),
+    ({"rope_scaling": {"type": "linear", "factor": "2"}}, "RoPE's factor must be a number above 0"),
+    ({"rope_scaling": {"type": "yarn", "factor": 0}}, "RoPE's factor must be a number above 0"),
     ({"rope_theta": 0.0}, "RoPE's base must be a number above 0"),
     ({"rms_norm_eps": "small"}, "rms_norm_eps must be a number, not 'small'"),
     ({"rms_norm_eps": -1e-6}, "eps must be a number above 0"),
@@ -156,6 +158,10 @@ BAD = [
     ({"rope_parameters": {"partial_rotary_factor": "half"}}, "partial_rotary_factor must be"),
     ({"head_dim": 7}, "RoPE turns pairs"),
     ({"model_type": "mistral", "sliding_window": -5}, "window must be"),
+    (
+        {"model_type": "mistral", "layer_types": ["linear"] * LLAMA["num_hidden_layers"]},
+        "layer type 'linear' is not known",
+    ),
     (
         {"model_type": "mistral", "sliding_window": 4, "layer_types": ["full_attention"]},
         "layer_types names 1 layers",
@@ -206,6 +212,8 @@ def test_deepseek_needs_groups_that_fit():
         ModelConfig.from_hf(config | {"topk_group": 5}, "bad")
     with pytest.raises(ConfigError, match="cannot visit 5 of the 4 experts"):
         ModelConfig.from_hf(config | {"num_experts_per_tok": 5}, "bad")
+    odd = config | {"qk_nope_head_dim": 7}
+    assert count_parameters(ModelConfig.from_hf(odd, "odd")) == judged_parameters(odd)
     with pytest.raises(ConfigError, match="latent width"):
         ModelConfig.from_hf(config | {"kv_lora_rank": -8}, "bad")
 
@@ -245,7 +253,7 @@ def test_more_sequences_than_there_can_be():
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_the_command_says_in_one_line_that_it_cannot_write_or_read():
     command = [sys.executable, "-m", "tokenlife.cli", "tokens"]
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         told = subprocess.run([*command, "hi"], stdout=full, stderr=subprocess.PIPE, text=True)
     line = "tokenlife: cannot write the output: No space left on device\n"
     assert (told.returncode, told.stderr) == (2, line)

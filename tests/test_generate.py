@@ -204,7 +204,10 @@ def test_wall_clock_waits_for_arrivals():
             "a prompt of 2 tokens and 9 new ones exceed the capacity of 8 tokens a row; "
             "ask for 7 at most",
         ),
-        (lambda: Request((1,), arrival_s=float("nan")), "arrival_s must be at least 0, not nan"),
+        (lambda: Request((1,), arrival_s=float("nan")), "arrival_s must be at least 0 and finite"),
+        (lambda: Request((1,), arrival_s=float("inf")), "arrival_s must be at least 0 and finite"),
+        (lambda: Request("12"), "a prompt must be a sequence of token ids, not '12'"),
+        (lambda: Request((1.5,)), "a prompt must be a sequence of token ids"),
         (
             lambda: Batch(MODEL, 1, 8).join({0: Request((1,), 2), 1: Request((1,), 2)}),
             "2 requests do not fit 1 free rows",

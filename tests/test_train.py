@@ -88,7 +88,7 @@ def test_schedule_warms_up_then_falls_along_a_cosine():
     "wrong",
     [{"steps": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"warmup": 9},
      {"beta1": 1.0}, {"embedding_rate": 0.0}, {"clip": 0.0}, {"precision": "float8"},
-     {"weight_decay": -1.0},
+     {"weight_decay": -1.0}, {"steps": 9.5}, {"clip": "1"}, {"precision": 16}, {"warmup": True},
      {"final_share": 2.0}, {"checkpoint_every": -1}, {"eps": 0.0}, {"beta2": -0.1}],
 )  # fmt: skip
 def test_a_recipe_out_of_range_names_the_number(wrong):

@@ -32,6 +32,11 @@ NONE_MEANS_NONE = (
 )  # fmt: skip
 SCALINGS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
+_POSITIVE = (  # of RoPE's scalings
+    "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
+    "beta_fast", "beta_slow", "attention_factor",
+)  # fmt: skip
+
 
 def complete(config: Mapping, defaults: Mapping, name: str) -> dict:
     """Add the family's defaults to a ``config.json``, and refuse fields of a wrong type.
@@ -120,6 +125,12 @@ def layer_types(config: Mapping, name: str, layers: int, every: int = 0) -> tupl
             raise ConfigError(
                 f"{name}: layer_types names {len(listed)} layers, the model has {layers!r}"
             )
+        for kind in listed:
+            if kind not in ("sliding_attention", "full_attention"):
+                raise ConfigError(
+                    f"{name}: layer type {kind!r} is not known; known: full_attention, "
+                    "sliding_attention"
+                )
         windowed = tuple(kind == "sliding_attention" for kind in listed)
     elif every and _count(layers):
         windowed = tuple((layer + 1) % every != 0 for layer in range(layers))
@@ -156,7 +167,12 @@ def rope(config: Mapping, name: str, head_dim: int, interleaved: bool = False) -
         if said.get("factor") is None and said.get("original_max_position_embeddings"):
             # Phi-3 leaves it out: how much longer the context is than the one trained first.
             (longest,) = need(config, name, "max_position_embeddings")
-            said["factor"] = longest / said["original_max_position_embeddings"]
+            old = said["original_max_position_embeddings"]
+            said["factor"] = longest / old if _number(old) and _number(longest) else None
+        for key in _POSITIVE:
+            value = said.get(key)
+            if value is not None and not (_number(value) and value > 0):
+                raise ConfigError(f"{name}: RoPE's {key} must be a number above 0, not {value!r}")
     else:
         said = {}
     return Position(

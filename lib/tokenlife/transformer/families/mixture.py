@@ -83,7 +83,10 @@ def _deepseek(config: Mapping, name: str, interleaved: bool) -> ModelConfig:
     )
     bias = config["attention_bias"]
     position = rope(config, name, rope_dim, interleaved)
-    base = llama({**config, "head_dim": nope + rope_dim, "num_key_value_heads": heads}, name)
+    unturned = {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor": 0.0}
+    base = llama(
+        {**config, **unturned, "head_dim": nope + rope_dim, "num_key_value_heads": heads}, name
+    )
     return replace(
         base,
         attention=Attention(

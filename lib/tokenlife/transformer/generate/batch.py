@@ -14,6 +14,8 @@ Left out: pages (vLLM; here each row owns its capacity), prompts read in chunks 
 (Sarathi), prefixes shared between requests.
 """
 
+import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -68,8 +70,8 @@ least to go on from, such as the vocabulary's start token
 
     def __post_init__(self):
         try:
-            object.__setattr__(self, "prompt", tuple(int(i) for i in self.prompt))
-        except (TypeError, ValueError):
+            object.__setattr__(self, "prompt", tuple(map(operator.index, self.prompt)))
+        except TypeError:
             raise RequestError(
                 f"a prompt must be a sequence of token ids, not {self.prompt!r:.40}"
             ) from None
@@ -83,8 +85,8 @@ least to go on from, such as the vocabulary's start token
             raise RequestError(
                 f"max_new_tokens must be a whole number above 0, not {self.max_new_tokens!r}"
             )
-        if not self.arrival_s >= 0:
-            raise RequestError(f"arrival_s must be at least 0, not {self.arrival_s!r}")
+        if not 0 <= self.arrival_s < math.inf:
+            raise RequestError(f"arrival_s must be at least 0 and finite, not {self.arrival_s!r}")
 
     @property
     def slots(self) -> int:

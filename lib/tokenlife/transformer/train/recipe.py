@@ -6,11 +6,12 @@ so that the last steps settle instead of wandering.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tokenlife.errors import TokenlifeError
 
 PRECISIONS = ("float32", "bfloat16")
+_KINDS = {int: (int, "a whole number"), float: (int | float, "a number"), str: (str, "a name")}
 
 
 class RecipeError(TokenlifeError, ValueError):
@@ -72,6 +73,14 @@ class TrainingRecipe:
     checkpoint_every: int = 0
 
     def __post_init__(self):
+        for field in fields(self):
+            kind, said = _KINDS[field.type]
+            value = getattr(self, field.name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                said = {"int": "a whole number", "float": "a number", "str": "a name"}
+                raise RecipeError(
+                    f"{field.name} must be {said[field.type.__name__]}, not {value!r}"
+                )
         rules = {
             "steps": (self.steps >= 1, "at least 1"),
             "learning_rate": (0 < self.learning_rate < math.inf, "above 0"),

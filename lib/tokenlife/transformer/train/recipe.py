@@ -77,10 +77,7 @@ class TrainingRecipe:
             kind, said = _KINDS[field.type]
             value = getattr(self, field.name)
             if not isinstance(value, kind) or isinstance(value, bool):
-                said = {"int": "a whole number", "float": "a number", "str": "a name"}
-                raise RecipeError(
-                    f"{field.name} must be {said[field.type.__name__]}, not {value!r}"
-                )
+                raise RecipeError(f"{field.name} must be {said}, not {value!r}")
         rules = {
             "steps": (self.steps >= 1, "at least 1"),
             "learning_rate": (0 < self.learning_rate < math.inf, "above 0"),

@@ -351,7 +351,7 @@ def test_the_largest_rings_are_lazy(name):
         (lambda: build("all_reduce", "ring", 4, pieces=2), "has no option 'pieces'; it takes none"),
         (lambda: build("all_reduce", "ring", 4, root=1), "has no option 'root'"),
         (lambda: build("broadcast", "tree", 4, fun=2), "'fun'; it takes fan, pieces, root"),
-        (lambda: build("all_reduce", "ring", 0), "at least one rank, not 0"),
+        (lambda: build("all_reduce", "ring", 0), "1 to 1,048,576 ranks, not 0"),
         (lambda: pipelined(build("all_reduce", "ring", 4), 0), "pieces must be at least 1"),
         (lambda: uneven_all_to_all([[1, 2]]), r"shape \(ranks, ranks\), not \(1, 2\)"),
         (lambda: uneven_all_to_all([[1, -2], [0, 0]]), "whole numbers"),

@@ -349,6 +349,8 @@ def test_trace_prints_every_level_and_json_says_the_same(capsys):
         (["trace", "x", "--model", "running-gpt", "--vocabulary", "gpt9"], "gpt9"),
         (["trace", "x", "--plan", "dp=1"], "2 ranks or more"),
         (["trace", "x", "--plan", "tp=2"], "only data parallelism"),
+        (["trace", "x", "--plan", "dp=2,zero=3"], "only data parallelism"),
+        (["trace", "x", "--plan", "dp=100000"], "over 2 to 256 ranks"),
         (["trace", "x", "--link", "string"], "no link 'string'"),
         (["trace", "x", "--mtu", "20"], "MTU of 20"),
         (["trace", "x " * 600, "--model", "running-gpt"], "positions"),

@@ -3,7 +3,15 @@
 import argparse
 
 from tokenlife.cli import Result
-from tokenlife.collectives import Schedule, ScheduleError, algorithm, algorithms, build, definition
+from tokenlife.collectives import (
+    Schedule,
+    ScheduleError,
+    algorithm,
+    algorithms,
+    build,
+    definition,
+    registry,
+)
 from tokenlife.collectives.bounds import algbw_Bps, busbw_Bps, lower_bound
 from tokenlife.collectives.cost import Hockney, Tiers, price
 from tokenlife.files import atomic_write
@@ -70,7 +78,8 @@ def run(args: argparse.Namespace) -> Result:
 
 def _compare(args, size: int, links, options: dict) -> Result:
     """Price every algorithm that works for so many ranks; each takes the options that it knows."""
-    able = algorithms(args.kind, args.ranks) if args.ranks > 0 else []
+    registry.check_group(args.ranks)
+    able = algorithms(args.kind, args.ranks)
     known = {"root"} if definition(args.kind).rooted else set()
     if not able:
         raise ScheduleError(f"no algorithm for {args.kind} works for {args.ranks} ranks")

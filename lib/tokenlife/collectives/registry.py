@@ -7,6 +7,8 @@ from tokenlife.collectives.definitions import definition
 from tokenlife.collectives.schedule import Schedule, ScheduleError
 from tokenlife.collectives.terms import Terms
 
+LARGEST_GROUP = 2**20
+
 
 @dataclass(frozen=True)
 class Algorithm:
@@ -55,6 +57,18 @@ def register(*algorithms: Algorithm) -> None:
     for algorithm in algorithms:
         definition(algorithm.kind)
         _REGISTRY[algorithm.kind, algorithm.name] = algorithm
+
+
+def check_group(ranks: int) -> None:
+    """Refuse a group that cannot be.
+
+    Raises
+    ------
+    ScheduleError
+        If it has no rank, or more than the library builds schedules for.
+    """
+    if not 1 <= ranks <= LARGEST_GROUP:
+        raise ScheduleError(f"a group has 1 to {LARGEST_GROUP:,} ranks, not {ranks}")
 
 
 def algorithms(kind: str | None = None, ranks: int | None = None) -> list[Algorithm]:
@@ -113,8 +127,7 @@ def build(kind: str, name: str, ranks: int, **options) -> Schedule:
     6
     """
     chosen = algorithm(kind, name)
-    if ranks < 1:
-        raise ScheduleError(f"a group needs at least one rank, not {ranks}")
+    check_group(ranks)
     allowed = set(chosen.options) | ({"root"} if definition(kind).rooted else set())
     if unknown := set(options) - allowed:
         takes = f"it takes {', '.join(sorted(allowed))}" if allowed else "it takes none"

@@ -25,6 +25,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class Packing:
         """Places that hold an id of a document."""
         return int(self.length.sum())
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of where every piece lies: 32 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=16)

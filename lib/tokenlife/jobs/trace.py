@@ -24,6 +24,8 @@ from tokenlife.wire.framing import INTERFRAME_GAP, PREAMBLE
 
 GRADIENT_BYTES = 4  # float32, as gloo sums it
 
+LARGEST_GROUP = 256  # every message of the step is laid over the network
+
 
 class TraceError(TokenlifeError, ValueError):
     """A text, model and plan that make no job."""
@@ -129,8 +131,10 @@ def trace(
     vocabulary = vocabulary or read_model(model).get("_vocabulary")
     if vocabulary is None:
         raise TraceError(f"no vocabulary goes with {model}; name one with --vocabulary")
-    if plan.world != plan.dp or plan.dp < 2:
-        raise TraceError(f"only data parallelism over 2 ranks or more is traced so far, not {plan}")
+    if plan != Plan(dp=plan.dp) or not 2 <= plan.dp <= LARGEST_GROUP:
+        raise TraceError(
+            f"only data parallelism is traced so far, over 2 to {LARGEST_GROUP} ranks, not {plan}"
+        )
 
     encoding = vocabularies.load(vocabulary).encoding(text)
     if not encoding.ids:

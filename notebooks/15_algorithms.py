@@ -377,8 +377,7 @@ curves = curves.astype({"k": int, "bytes": float, "time": float, "times": float}
 scale = alt.Scale(domain=[named(a) for a in LINES], range=[c for c, *_ in LINES.values()])
 SIZE_AXIS = {
     "values": [2.0**k for k in (10, 15, 20, 25, 30)],
-    "labelExpr": "datum.value < 1048576 ? datum.value / 1024 + ' KiB' : datum.value < 1073741824 "
-    "? datum.value / 1048576 + ' MiB' : datum.value / 1073741824 + ' GiB'",
+    "labelExpr": charts.SIZE_TICKS,
 }
 x = alt.X("bytes:Q", title="buffer of a rank (logarithmic)").scale(type="log", base=2, nice=False)
 base = alt.Chart(curves).encode(
@@ -466,9 +465,9 @@ base = alt.Chart(against).encode(
     x=alt.X("ranks:Q", title="ranks (logarithmic)")
     .scale(type="log", base=2, domain=[2, 2**18], nice=False)
     .axis(values=[2, 8, 32, 128, 512, 2048, 8192], format=",d"),
-    y=alt.Y("time:Q", title="seconds (logarithmic)")
+    y=alt.Y("time:Q", title="time (logarithmic)")
     .scale(type="log")
-    .axis(format="~s", tickCount=5),
+    .axis(labelExpr=charts.TIME_TICKS, tickCount=5),
     color=alt.Color("algorithm:N", scale=scale, legend=None),
     tooltip=["algorithm:N", "ranks:Q", alt.Tooltip("time:Q", format=".3s")],
 )
@@ -634,17 +633,17 @@ counts = pd.DataFrame(
 )
 base = alt.Chart(counts).encode(
     x=alt.X("ranks:Q", title="ranks")
-    .scale(domain=[2, 41], nice=False)
+    .scale(domain=[2, 34], nice=False)
     .axis(values=[2, 4, 8, 16, 24, 32]),
-    y=alt.Y("time:Q", title="seconds for 16 MiB").axis(format="~s"),
+    y=alt.Y("time:Q", title="time for 16 MiB").axis(labelExpr=charts.TIME_TICKS),
     color=alt.Color("algorithm:N", legend=None).scale(
         domain=[named(a) for a in FOLDED], range=[TONES[a] for a in FOLDED]
     ),
     tooltip=["algorithm:N", "ranks:Q", alt.Tooltip("time:Q", format=".3s")],
 )
-SHIFT = {"ring": -5, "bruck": 8, "recursive_doubling": 10}
+SHIFT = {"bruck": 12, "recursive_doubling": 0}
 names = [
-    base.mark_text(align="left", dx=6, dy=SHIFT.get(name, 0))
+    base.mark_text(align="right", dx=-6, dy=SHIFT.get(name, -9))
     .encode(text="algorithm:N")
     .properties(data=counts[(counts.ranks == 33) & (counts.algorithm == named(name))])
     for name in FOLDED

@@ -182,7 +182,11 @@ middle_s = float(seen.time.median())
 tail_s = float(seen.time.quantile(0.95))
 least_s, most_s = float(seen.time.min()), float(seen.time.max())
 x = alt.X("run:Q", title="run").scale(domain=[0, REPEATS + 1], nice=False)
-y = alt.Y("time:Q", title="seconds (logarithmic)").scale(type="log").axis(format="~s", tickCount=5)
+y = (
+    alt.Y("time:Q", title="time (logarithmic)")
+    .scale(type="log")
+    .axis(labelExpr=charts.TIME_TICKS, tickCount=5)
+)
 levels = pd.DataFrame({"time": [middle_s], "text": ["median"], "run": [REPEATS + 1]})
 (
     alt.Chart(seen)
@@ -252,9 +256,9 @@ own["shown"] = own.seconds.map(format_time)
 first_s, last_s = own.seconds.iloc[0], own.seconds.iloc[-1]
 base = alt.Chart(own).encode(
     y=alt.Y("rank:N", title=None, sort=None),
-    x=alt.X("seconds:Q", title="seconds from entering to returning, median")
+    x=alt.X("seconds:Q", title="from entering to returning, median")
     .scale(domain=[0, 1.2 * own.seconds.max()], nice=False)
-    .axis(format="~s", tickCount=6),
+    .axis(labelExpr=charts.TIME_TICKS, tickCount=6),
 )
 (
     base.mark_bar(color=tone.colour, height=14)
@@ -879,17 +883,16 @@ ours_lines = fit_lines[fit_lines.who == "ours"].assign(
 sizes_axis = alt.X("bytes:Q", title="bytes of the buffer (logarithmic)").scale(type="log", base=2)
 sizes_axis = sizes_axis.axis(
     values=[2**k for k in range(10, 27, 4)],
-    labelExpr="datum.value < 1048576 ? datum.value / 1024 + ' KiB' : "
-    "datum.value / 1048576 + ' MiB'",
+    labelExpr=charts.SIZE_TICKS,
 )
 TONES = dict(zip(("2 ranks", "4 ranks", "8 ranks"), ("sky", "violet", "brick"), strict=True))
 hue = alt.Color("label:N", legend=None).scale(
     domain=list(TONES), range=[PALETTE[t] for t in TONES.values()]
 )
 y = (
-    alt.Y("time_s:Q", title="seconds (logarithmic)")
+    alt.Y("time_s:Q", title="time (logarithmic)")
     .scale(type="log")
-    .axis(format="~s", tickCount=5)
+    .axis(labelExpr=charts.TIME_TICKS, tickCount=5)
 )
 base = alt.Chart(ours_lines).encode(sizes_axis)
 ends = ours_lines[ours_lines.bytes == ours_lines.bytes.max()]
@@ -980,8 +983,7 @@ y = alt.Y("busbw:Q", title="busbw, Gbit/s (logarithmic)").scale(type="log").axis
 x = alt.X("bytes:Q", title="bytes of the buffer (logarithmic)")
 x = x.scale(type="log", base=2, domain=[2**10, 2**34], nice=False).axis(
     values=[2**k for k in range(10, 27, 4)],
-    labelExpr="datum.value < 1048576 ? datum.value / 1024 + ' KiB' : "
-    "datum.value / 1048576 + ' MiB'",
+    labelExpr=charts.SIZE_TICKS,
 )
 base = alt.Chart(home)
 first = home[home.bytes == home.bytes.min()].sort_values("time_s")
@@ -1236,7 +1238,7 @@ hue = alt.Color("system:N", legend=None).scale(
 )
 x = alt.X("bytes:Q", title="bytes of the buffer (logarithmic)")
 x = x.scale(type="log", base=2, domain=[2**22, 2**32], nice=False).axis(
-    values=[2**k for k in range(22, 30, 2)], labelExpr="datum.value / 1048576 + ' MiB'"
+    values=[2**k for k in range(22, 30, 2)], labelExpr=charts.SIZE_TICKS
 )
 y = alt.Y("share:Q", title="busbw ÷ rate of a GPU's NVLinks").axis(format="%")
 base = alt.Chart(nvls)
@@ -1337,8 +1339,7 @@ hue = alt.Color("who:N", legend=None).scale(
 x = alt.X("bytes:Q", title="bytes of the buffer (logarithmic)").scale(type="log", base=2)
 x = x.axis(
     values=[2**10, 2**15, 2**20, 2**25, 2**30, 2**35],
-    labelExpr="datum.value < 1048576 ? datum.value / 1024 + ' KiB' : datum.value < 1073741824 ? "
-    "datum.value / 1048576 + ' MiB' : datum.value / 1073741824 + ' GiB'",
+    labelExpr=charts.SIZE_TICKS,
 )
 y = alt.Y("error:Q", title="forecast over measured time, less one").axis(format="+%")
 large_off = float(abroad[abroad.bytes >= 2**27].error.abs().median())

@@ -9,11 +9,22 @@ VS Code) Altair's default renderer stays.
 from tokenlife.charts.builders import ledger
 from tokenlife.charts.figure import figure_html, setup
 from tokenlife.charts.tables import badge, prose, table
-from tokenlife.charts.theme import LABELS, PALETTE, ChartError, LabelStyle, in_book, theme
+from tokenlife.charts.theme import (
+    LABELS,
+    PALETTE,
+    SIZE_TICKS,
+    TIME_TICKS,
+    ChartError,
+    LabelStyle,
+    in_book,
+    theme,
+)
 
 __all__ = [
     "LABELS",
     "PALETTE",
+    "SIZE_TICKS",
+    "TIME_TICKS",
     "ChartError",
     "LabelStyle",
     "badge",

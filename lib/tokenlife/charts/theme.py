@@ -44,6 +44,14 @@ LABELS = {
     ),
 }
 
+# What an axis writes at its ticks, given as its labelExpr: bytes in binary units, seconds in ms.
+SIZE_TICKS = (
+    "datum.value < 1024 ? datum.value + ' B' : datum.value < 1048576 ? datum.value / 1024 + ' KiB' "
+    ": datum.value < 1073741824 ? datum.value / 1048576 + ' MiB' "
+    ": datum.value / 1073741824 + ' GiB'"
+)
+TIME_TICKS = "replace(format(datum.value, '~s'), regexp('([a-zµ]?)$'), ' $1s')"
+
 
 class ChartError(TokenlifeError, ValueError):
     """A chart, table or label that a reader could not understand."""

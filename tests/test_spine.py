@@ -347,7 +347,7 @@ def test_trace_prints_every_level_and_json_says_the_same(capsys):
         (["trace", ""], "empty text"),
         (["trace", "x", "--model", "gpt9"], "no model 'gpt9'"),
         (["trace", "x", "--model", "running-gpt", "--vocabulary", "gpt9"], "gpt9"),
-        (["trace", "x", "--plan", "dp=1"], "2 ranks or more"),
+        (["trace", "x", "--plan", "dp=1"], "over 2 to 256 ranks"),
         (["trace", "x", "--plan", "tp=2"], "only data parallelism"),
         (["trace", "x", "--plan", "dp=2,zero=3"], "only data parallelism"),
         (["trace", "x", "--plan", "dp=100000"], "over 2 to 256 ranks"),

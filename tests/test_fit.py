@@ -43,7 +43,10 @@ def test_all_rank_counts_are_fitted_together():
     # In a ring all-reduce the bytes added are half the bytes sent: γ needs another collective too.
     kinds = [algorithm(k, "ring").terms(ranks, sizes) for k in ("all_reduce", "all_gather")]
     terms = Terms(
-        *(np.concatenate(c) for c in zip(*(vars(t).values() for t in kinds), strict=True))
+        *(
+            np.concatenate([np.broadcast_to(value, sizes.shape) for value in column])
+            for column in zip(*(vars(t).values() for t in kinds), strict=True)
+        )
     )
     found = fit_terms(terms, 3e-6 + terms.time_s(2e-6, 1e-10, 5e-11), floor=True, gamma=True)
     want = {"alpha_s": 2e-6, "beta_s_per_B": 1e-10, "floor_s": 3e-6, "gamma_s_per_B": 5e-11}

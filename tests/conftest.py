@@ -1,5 +1,7 @@
 """Fixtures that several rooms' tests share."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -11,3 +13,20 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def page(request):
+    """Open an empty page in a real browser that has loaded the module's ``SCRIPT``."""
+    api = pytest.importorskip("playwright.sync_api", reason="no Playwright: the page is not tried")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    with api.sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        except api.Error as error:
+            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
+        page = browser.new_page()
+        page.goto("about:blank")
+        page.add_script_tag(path=str(request.module.SCRIPT))
+        yield page
+        browser.close()

@@ -2,29 +2,12 @@
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
 from tokenlife.collectives import algorithms
 
-api = pytest.importorskip("playwright.sync_api", reason="no Playwright: the page is not tried")
 SCRIPT = Path(__file__).parents[1] / "_static" / "explorer.js"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.fixture(scope="module")
-def page():
-    with api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        except api.Error as error:
-            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
-        page = browser.new_page()
-        page.goto("about:blank")
-        page.add_script_tag(path=str(SCRIPT))
-        yield page
-        browser.close()
 
 
 def triple(algorithm, ranks: int) -> list[float]:

@@ -155,7 +155,7 @@ def _options(args) -> dict[str, int]:
     for text in args.option:
         name, _, value = text.partition("=")
         if not value.isdigit():
-            raise ScheduleError(f"cannot read --option {text!r}; write it like --option arity=4")
+            raise ScheduleError(f"cannot read --option {text!r}; write it like --option fan=4")
         options[name] = int(value)
     return options
 

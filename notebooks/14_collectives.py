@@ -429,11 +429,7 @@ line = pd.DataFrame({"bytes": np.geomspace(message_sizes[0], message_sizes[-1], 
 line["model"] = alpha_s + beta_s_per_B * paid(line.bytes)
 x = alt.X("bytes:Q", title="bytes of the message (logarithmic)").scale(type="log", base=2)
 x = x.axis(values=message_sizes, labelExpr=charts.SIZE_TICKS, labelOverlap=True)
-y = (
-    alt.Y("time:Q", title="time (logarithmic)")
-    .scale(type="log")
-    .axis(labelExpr=charts.TIME_TICKS, tickCount=5)
-)
+y = alt.Y("time:Q", title="time (logarithmic)").scale(type="log").axis(**charts.LOG_TIME_AXIS)
 style = charts.LABELS[label]
 (
     alt.Chart(line).mark_line(color=PALETTE["blue"]).encode(x, alt.Y("model:Q"))

@@ -465,9 +465,7 @@ base = alt.Chart(against).encode(
     x=alt.X("ranks:Q", title="ranks (logarithmic)")
     .scale(type="log", base=2, domain=[2, 2**18], nice=False)
     .axis(values=[2, 8, 32, 128, 512, 2048, 8192], format=",d"),
-    y=alt.Y("time:Q", title="time (logarithmic)")
-    .scale(type="log")
-    .axis(labelExpr=charts.TIME_TICKS, tickCount=5),
+    y=alt.Y("time:Q", title="time (logarithmic)").scale(type="log").axis(**charts.LOG_TIME_AXIS),
     color=alt.Color("algorithm:N", scale=scale, legend=None),
     tooltip=["algorithm:N", "ranks:Q", alt.Tooltip("time:Q", format=".3s")],
 )

@@ -182,11 +182,7 @@ middle_s = float(seen.time.median())
 tail_s = float(seen.time.quantile(0.95))
 least_s, most_s = float(seen.time.min()), float(seen.time.max())
 x = alt.X("run:Q", title="run").scale(domain=[0, REPEATS + 1], nice=False)
-y = (
-    alt.Y("time:Q", title="time (logarithmic)")
-    .scale(type="log")
-    .axis(labelExpr=charts.TIME_TICKS, tickCount=5)
-)
+y = alt.Y("time:Q", title="time (logarithmic)").scale(type="log").axis(**charts.LOG_TIME_AXIS)
 levels = pd.DataFrame({"time": [middle_s], "text": ["median"], "run": [REPEATS + 1]})
 (
     alt.Chart(seen)
@@ -889,11 +885,7 @@ TONES = dict(zip(("2 ranks", "4 ranks", "8 ranks"), ("sky", "violet", "brick"), 
 hue = alt.Color("label:N", legend=None).scale(
     domain=list(TONES), range=[PALETTE[t] for t in TONES.values()]
 )
-y = (
-    alt.Y("time_s:Q", title="time (logarithmic)")
-    .scale(type="log")
-    .axis(labelExpr=charts.TIME_TICKS, tickCount=5)
-)
+y = alt.Y("time_s:Q", title="time (logarithmic)").scale(type="log").axis(**charts.LOG_TIME_AXIS)
 base = alt.Chart(ours_lines).encode(sizes_axis)
 ends = ours_lines[ours_lines.bytes == ours_lines.bytes.max()]
 begins = ours_lines[ours_lines.bytes == ours_lines.bytes.min()]

@@ -11,6 +11,7 @@ from tokenlife.charts.figure import figure_html, setup
 from tokenlife.charts.tables import badge, prose, table
 from tokenlife.charts.theme import (
     LABELS,
+    LOG_TIME_AXIS,
     PALETTE,
     SIZE_TICKS,
     TIME_TICKS,
@@ -22,6 +23,7 @@ from tokenlife.charts.theme import (
 
 __all__ = [
     "LABELS",
+    "LOG_TIME_AXIS",
     "PALETTE",
     "SIZE_TICKS",
     "TIME_TICKS",

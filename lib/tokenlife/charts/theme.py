@@ -51,6 +51,11 @@ SIZE_TICKS = (
     ": datum.value / 1073741824 + ' GiB'"
 )
 TIME_TICKS = "replace(format(datum.value, '~s'), regexp('([a-zµ]?)$'), ' $1s')"
+# A logarithmic axis of seconds: left alone it would write every multiple of a power of ten.
+LOG_TIME_AXIS = {
+    "labelExpr": TIME_TICKS,
+    "values": [leading * 10.0**power for power in range(-9, 4) for leading in (1, 3)],
+}
 
 
 class ChartError(TokenlifeError, ValueError):

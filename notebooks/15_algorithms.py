@@ -463,8 +463,8 @@ last = against[against.ranks == against.ranks.max()]
 SHIFT = {"binomial": -7, "double_tree": 0, "recursive_doubling": 8, "halving_doubling": 8}
 base = alt.Chart(against).encode(
     x=alt.X("ranks:Q", title="ranks (logarithmic)")
-    .scale(type="log", base=2, domain=[2, 2**18], nice=False)
-    .axis(values=[2, 8, 32, 128, 512, 2048, 8192], format=",d"),
+    .scale(type="log", base=2, domain=[2, 2**22], nice=False)
+    .axis(values=[2, 16, 128, 1024, 8192], format=",d"),
     y=alt.Y("time:Q", title="time (logarithmic)").scale(type="log").axis(**charts.LOG_TIME_AXIS),
     color=alt.Color("algorithm:N", scale=scale, legend=None),
     tooltip=["algorithm:N", "ranks:Q", alt.Tooltip("time:Q", format=".3s")],

@@ -368,3 +368,57 @@ def test_frames_are_read_as_scapy_wrote_them(tmp_path):
     again = rdpcap(str(tmp_path / "a.pcap"))
     assert [bytes(packet) for packet in again] == raw
     assert float(again[2].time) == 2.5
+
+
+def _summed(here, size):
+    import torch
+    import torch.distributed as dist
+    from tokenlife.lab.calls import Calls
+
+    x = torch.full((size,), float(here.rank))
+    with here.counted() as sent, Calls() as calls:
+        dist.all_reduce(x)
+    return {"sum": float(x[0]), "calls": calls.rows(), **sent}
+
+
+def _odd(here):
+    raise ValueError("no such thing")
+
+
+def _unsayable(here):
+    return {1, 2}
+
+
+def test_a_program_runs_on_every_rank_and_is_counted():
+    with lab.VirtualCluster(3) as cluster, lab.Team(cluster) as team:
+        found = team.call(_summed, size=3 * 2**14)
+    bytes_ = 3 * 2**16
+    for rank in found:
+        assert rank["sum"] == 3
+        call = {"kind": "all_reduce", "group": [0, 1, 2], "bytes": bytes_, "count": 1}
+        assert rank["calls"] == [call]
+        assert 0 < rank["payload_bytes"] - bytes_ * 4 // 3 <= 0.02 * bytes_
+        if cluster.place == "namespaces":
+            assert rank["wire_bytes"] > rank["payload_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [(_odd, "ValueError: no such thing"), (_unsayable, "not JSON")]
+)
+def test_a_program_that_fails_names_its_rank_and_its_line(program, words):
+    with (
+        lab.VirtualCluster(2) as cluster,
+        lab.Team(cluster) as team,
+        pytest.raises(lab.LabError, match=rf"rank \d failed: .*{words}"),
+    ):
+        team.call(program)
+
+
+def test_a_program_must_stand_alone():
+    outside = 1
+    with (
+        lab.VirtualCluster(1) as cluster,
+        lab.Team(cluster) as team,
+        pytest.raises(lab.LabError, match="nothing outside it"),
+    ):
+        team.call(lambda here: outside)

@@ -107,6 +107,11 @@ class VirtualCluster:
         """
         return max(2 * (self.mtu + 14), int((self.rate or 0) / 8 * BURST_S))
 
+    @property
+    def refill_s(self) -> float:
+        """Seconds that an empty token bucket takes to be full."""
+        return self.burst * 8 / self.rate if self.rate else 0.0
+
     def __enter__(self):
         mode = os.environ.get(MODE, "")
         if mode not in ("", "loopback", "off"):

@@ -14,13 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from tokenlife.lab.cluster import LabError, VirtualCluster
 from tokenlife.lab.job import Job
 from tokenlife.lab.mpi import run_mpi
+from tokenlife.lab.program import source
 from tokenlife.lab.result import Result, assemble
 from tokenlife.provenance import machine
 
@@ -78,6 +79,7 @@ class Team:
             "addresses": self.cluster.addresses,
             "interface": self.cluster.interface,
             "delay": self.cluster.delay,
+            "refill": self.cluster.refill_s,
             "watchdog": self.watchdog,
         }
         self._process.stdin.write(json.dumps(wishes).encode() + b"\n")
@@ -123,13 +125,29 @@ class Team:
         job.schedule(self.cluster.ranks)  # what is wrong with it is better said here
         if job.engine == "mpi":
             raise LabError("MPI starts its own ranks, on loopback: use tokenlife.lab.run")
+        return self._ask({"job": asdict(job)})
+
+    def call(self, function: Callable, **arguments) -> list:
+        """Run a function of one's own on every rank; return what each returned.
+
+        Parameters
+        ----------
+        function
+            Its first argument is a :class:`~tokenlife.lab.program.Rank`. Its text is sent: it must
+            import what it uses, and return what JSON can hold.
+        arguments
+            Its others, plain values, the same for all ranks.
+        """
+        return self._ask({"program": source(function), "arguments": arguments})
+
+    def _ask(self, what: dict) -> list:
         for rank in range(self.cluster.ranks):
-            self._tell(rank, asdict(job))
+            self._tell(rank, what)
         found = [answer["done"] for answer in self._hear(range(self.cluster.ranks))]
         for answer in found:
             if "refused" in answer:
                 raise LabError(answer["refused"])
-        return found
+        return [answer["found"] for answer in found]
 
     def _measure_alpha(self) -> float:
         """Time of one message with next to nothing in it.

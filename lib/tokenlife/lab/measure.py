@@ -52,7 +52,8 @@ def measure(job: Job, prepared: Prepared, agree, where: dict) -> dict:
     agree
         Called with seconds, returns a moment so much later, the same on all ranks.
     where
-        ``rank``, ``ranks``, ``interface``, ``delay`` (s or None), ``port`` (not to be counted).
+        ``rank``, ``ranks``, ``interface``, ``delay`` (s or None), ``port`` (not to be counted),
+        ``refill`` (s that the last run's empty token bucket takes to be full again).
 
     Returns
     -------
@@ -61,7 +62,7 @@ def measure(job: Job, prepared: Prepared, agree, where: dict) -> dict:
         ``interface`` and, where asked for, ``capture``.
     """
     start, end = [], []
-    pause = SLACK_S + 4 * (where["delay"] or 0)
+    pause = SLACK_S + 4 * (where["delay"] or 0) + where["refill"]
     for number in range(job.warmup + job.repeats):
         prepared.reset()
         time.sleep(max(0.0, agree(pause) - time.monotonic()))

@@ -108,7 +108,8 @@ def main(job: Job, folder: str) -> None:
         return world.allreduce(time.monotonic() + seconds, MPI.MAX)
 
     prepared = Prepared(lambda: np.copyto(buffer, start), call, lambda: result)
-    where = {"rank": rank, "ranks": ranks, "interface": "lo", "delay": None, "port": None}
+    where = {"rank": rank, "ranks": ranks, "interface": "lo", "port": None}
+    where |= {"delay": None, "refill": 0.0}
     found = measure(job, prepared, agree, where)
     Path(folder, f"rank{rank}.json").write_text(json.dumps(found))
 

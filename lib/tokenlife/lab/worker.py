@@ -28,8 +28,10 @@ from tokenlife.lab import engines
 from tokenlife.lab.job import Job
 from tokenlife.lab.measure import measure
 from tokenlife.lab.namespace import join, system
+from tokenlife.lab.program import Rank, run_source
 
 PARENT_DEATH_SIGNAL = 1
+LOG_WIDTH = 400
 
 
 class SharedClock:
@@ -62,11 +64,15 @@ def agree_by_network(seconds: float) -> float:
 
 
 def _perform(line: dict, where: dict, agree) -> dict:
-    """Run a job; turn whatever goes wrong into words."""
+    """Run a job or a program; turn whatever goes wrong into words."""
     try:
-        job = Job(**line)
+        if "program" in line:
+            found = run_source(line["program"], line["arguments"], Rank(where, agree))
+            json.dumps(found)  # what it cannot hold is the program's fault, not this rank's death
+            return {"found": found}
+        job = Job(**line["job"])
         prepared = getattr(engines, job.engine)(job, where["rank"], where["ranks"])
-        return measure(job, prepared, agree, where)
+        return {"found": measure(job, prepared, agree, where)}
     except TokenlifeError as error:
         return {"refused": str(error)}
     except Exception:
@@ -114,7 +120,7 @@ def rank_main(rank: int, wishes: dict, clock: SharedClock) -> None:
     where = {"rank": rank, "port": store.port, **wishes}
     say(ready=os.getpid())
     for line in lines[0]:
-        print(f"rank {rank}: {line.strip()}", file=sys.stderr, flush=True)
+        print(f"rank {rank}: {line.strip()[:LOG_WIDTH]}", file=sys.stderr, flush=True)
         say(done=_perform(json.loads(line), where, clock.of(rank)))
 
 
@@ -152,13 +158,13 @@ def torchrun_main(jobs: str, out: str) -> None:
     """Run the jobs of a file, a list of objects, among the ranks that ``torchrun`` started."""
     dist.init_process_group(_backend())
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    where = {"rank": rank, "ranks": ranks, "interface": "", "delay": None}
+    where = {"rank": rank, "ranks": ranks, "interface": "", "delay": None, "refill": 0.0}
     where["port"] = int(os.environ["MASTER_PORT"])
     results = []
     for line in json.loads(Path(jobs).read_text()):
         found = [None] * ranks
-        dist.all_gather_object(found, _perform(line, where, agree_by_network))
-        results.append({"job": line, "ranks": found})
+        dist.all_gather_object(found, _perform({"job": line}, where, agree_by_network))
+        results.append({"job": line, "ranks": [answer.get("found", answer) for answer in found]})
     if rank == 0:
         Path(out).write_text(json.dumps(results))
     dist.destroy_process_group()

@@ -2,8 +2,8 @@
 
 A training step is not a :class:`~tokenlife.lab.job.Job`: it computes, and what it sends is what is
 to be found out. ``Team.call`` sends the text of a function to all ranks, where it runs with a
-:class:`Rank` as first argument. So what a page shows is what the ranks ran. The function must
-import what it uses, and return plain values.
+:class:`Rank` as first argument. So what a page shows is what the ranks ran. Functions of the same
+module that it calls travel with it; all else it must import. It returns plain values.
 """
 
 import contextlib
@@ -61,22 +61,35 @@ class Rank:
 
 
 def source(function: Callable) -> dict:
-    """Return a function as what :func:`run_source` takes.
+    """Return a function, and those of its module that it calls, as what :func:`run_source` takes.
 
     Raises
     ------
     LabError
-        If its text cannot be had, or it needs what stands outside it.
+        If its text cannot be had, or it needs what stands outside its module.
     """
+    needed = {function.__name__: function}
+    for each in (waiting := [function]):
+        if each.__name__ == "<lambda>" or each.__closure__:
+            raise LabError(
+                f"{each.__name__} must be a function that needs nothing outside it but arguments"
+            )
+        others = [each.__globals__.get(name) for name in _names(each.__code__)]
+        for other in filter(inspect.isfunction, others):
+            if other.__module__ == each.__module__ and other.__name__ not in needed:
+                needed[other.__name__] = other
+                waiting.append(other)
     try:
-        text = textwrap.dedent(inspect.getsource(function))
+        texts = [textwrap.dedent(inspect.getsource(each)) for each in needed.values()]
     except (OSError, TypeError):
         raise LabError(f"the lab needs the text of {function!r}: define it with def") from None
-    if function.__name__ == "<lambda>" or function.__closure__:
-        raise LabError(
-            f"{function.__name__} must be a function that needs nothing outside it but arguments"
-        )
-    return {"name": function.__name__, "text": text}
+    return {"name": function.__name__, "text": "\n\n".join(texts)}
+
+
+def _names(code) -> list[str]:
+    """Return what a function's code names, and what the functions inside it name."""
+    inside = [name for part in code.co_consts if inspect.iscode(part) for name in _names(part)]
+    return [*code.co_names, *inside]
 
 
 def run_source(program: dict, arguments: dict, rank: Rank):

@@ -546,8 +546,8 @@ first = steps[0][0]
 charts.prose(
     f"The loss of the {len(ids) - 1:,} tokens of Shakespeare is {{{label}}}`{first['loss']:.4f}` "
     f"on {ranks} ranks and {{{label}}}`{first['alone']:.4f}` on one, in all three ways. The "
-    f"gradients of all {first['weights']:,} weights differ by {{{label}}}`{worst:.0e}` of the largest at "
-    "worst."
+    f"gradients of all {first['weights']:,} weights differ by {{{label}}}`{worst:.0e}` of the "
+    "largest at worst."
 )
 
 # %% [markdown]

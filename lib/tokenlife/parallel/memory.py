@@ -81,7 +81,7 @@ def activations(config: ModelConfig, plan: Plan, held: Holding) -> int:
     for mixture in range(2 if config.moe else 1):
         count = layers[mixture]
         one = (bool(mixture), plan.sequence, width, plan.attention)
-        stream, inputs, inside, core = _layer(config, *one)
+        stream, inputs, inside, core = layer_bytes(config, *one)
         rest = stream // sp + inputs // gathered + inside // tp
         whole = rest + core // tp
         saved = {
@@ -95,7 +95,7 @@ def activations(config: ModelConfig, plan: Plan, held: Holding) -> int:
 
 
 @cache
-def _layer(config: ModelConfig, mixture: bool, length: int, width: int, attention: str):
+def layer_bytes(config: ModelConfig, mixture: bool, length: int, width: int, attention: str):
     """Return a layer's bytes for one sequence: stream, inputs of its blocks, inside, core."""
     layer, found = representative(config, mixture), [0, 0, 0, 0]
     for item in layer_kept(config, layer, 1, length, attention) if layer is not None else ():

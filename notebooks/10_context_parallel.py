@@ -43,13 +43,14 @@ from functools import cache
 import altair as alt
 import pandas as pd
 from tokenlife import charts, corpus, lab
-from tokenlife.catalog import read_accelerator, read_record, read_reference, running
+from tokenlife.catalog import data_dir, read_accelerator, read_record, read_reference, running
 from tokenlife.charts import PALETTE
 from tokenlife.costs import training_flops
 from tokenlife.costs.operations import layer_operations
 from tokenlife.jobs import traffic
 from tokenlife.lab.result import GLOO_HEADER
 from tokenlife.parallel import Plan, PlanError, communication
+from tokenlife.provenance import write_record
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_flops, format_time
@@ -1073,6 +1074,10 @@ charts.table(
     caption="Three ways; a block is the keys and values of one rank's tokens",
     label="modelled",
 )  # fmt: skip
+
+# %% tags=["hide-input"]
+if keep:
+    write_record(data_dir() / "results" / f"{NAME}.json", kept, PARTS)
 
 # %% [markdown]
 # ## The traffic this strategy leaves

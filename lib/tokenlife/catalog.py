@@ -182,6 +182,11 @@ def accelerator_names() -> list[str]:
     return list(_toml("hardware/accelerators.toml"))
 
 
+def read_calibration() -> dict:
+    """Read what ``tokenlife.jobs.step`` was fitted to: ``data/hardware/calibration.toml``."""
+    return dict(_toml("hardware/calibration.toml"))
+
+
 def read_reference(name: str) -> pd.DataFrame:
     """Read a published table of ``data/reference/``; every table has a ``source`` column.
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tokenlife.wire.framing import FramingError
 
 ROCE_PORT = 4791
-AFTER = ("icrc", "macsec check", "vcrc", "frame check")
 _RETH, _AETH = (6, 10, 11), (17,)  # opcodes: write first, write only (with immediate); acknowledge
 
 

@@ -17,7 +17,6 @@ delimiters between InfiniBand packets, which belong to its physical layer.
 from dataclasses import dataclass, field
 
 from tokenlife.wire.framing import (
-    FRAME_CHECK,
     INTERFRAME_GAP,
     LARGEST_IPV4_PACKET,
     PREAMBLE,
@@ -26,7 +25,7 @@ from tokenlife.wire.framing import (
     Framing,
     FramingError,
 )
-from tokenlife.wire.layers import AFTER, LAYERS
+from tokenlife.wire.layers import LAYERS
 
 TRANSPORTS = ("tcp", "rocev2", "ib")
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
@@ -120,7 +119,7 @@ class Stack:
         if not self.rdma and not least <= self.mtu <= most:
             raise FramingError(
                 f"an MTU of {self.mtu} is outside {least} to {most} for IPv{6 if self.ipv6 else 4}"
-                + " inside VXLAN" * self.vxlan
+                + (" inside VXLAN" if self.vxlan else "")
             )
 
     def _ip(self) -> str:
@@ -138,12 +137,12 @@ class Stack:
             return tuple((name, LAYERS[name].bytes) for name in names)
         ethernet = "outer ethernet header" if self.vxlan else "ethernet header"
         found = [(ethernet, LAYERS["ethernet header"].bytes)]
-        for name in ("macsec tag",) * self.macsec + ("vlan tag",) * self.vlan:
-            found.append((name, LAYERS[name].bytes))
+        tags = {"macsec tag": self.macsec, "vlan tag": self.vlan}
+        found += [(name, LAYERS[name].bytes) for name, wanted in tags.items() if wanted]
         found += self._tunnel() if self.vxlan else []
         names = [self._ip()]
         names += ["udp header", "bth", *inner, "icrc"] if self.rdma else ["tcp header", *inner]
-        names += ["macsec check"] * self.macsec + ["frame check"]
+        names += ["macsec check", "frame check"] if self.macsec else ["frame check"]
         return tuple(found) + tuple((name, LAYERS[name].bytes) for name in names)
 
     @property
@@ -193,24 +192,22 @@ class Stack:
     def acknowledgements(self, packets: int) -> Packet:
         """Return the acknowledgements of a message of so many packets."""
         count = min(packets, 1) if self.rdma else -(-packets // 2)
-        return self._packet(
-            "acknowledgement", count, 0, "aeth" if self.rdma else "tcp timestamps"
-        )
+        return self._packet("acknowledgement", count, 0, "aeth" if self.rdma else "tcp timestamps")
 
     def frame(self, message_bytes: int) -> Framing:
         """Count one message's packets, as :meth:`packets`."""
         groups = self.packets(message_bytes)
-        header_bytes = dict.fromkeys((name for g in groups for name, _ in g.layers), 0)
+        every = self.layers("reth" if self.rdma else "tcp timestamps")
+        header_bytes = dict.fromkeys((name for name, _ in every), 0)
         for group in groups:
             for name, size in group.layers:
                 header_bytes[name] += group.count * size
-        after = {name: header_bytes.pop(name) for name in AFTER if name in header_bytes}
         packets = sum(g.count for g in groups)
         acks = self.acknowledgements(packets)
         return Framing(
             payload_bytes=message_bytes,
             packets=packets,
-            header_bytes=header_bytes | after,
+            header_bytes=header_bytes,
             padding_bytes=sum(g.count * g.padding_bytes for g in groups),
             silent_bytes=sum(g.count * g.silent_bytes for g in groups),
             acknowledgements=acks.count,

@@ -5,6 +5,7 @@ twice or out of order fall into their places. Bytes that no captured segment car
 tensor across a gap is not found.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +58,7 @@ class Stream:
         edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(frame)]
         return [
             Piece(int(frame[a]), int(offset[a]), b - a)
-            for a, b in zip(edges, edges[1:], strict=False)
+            for a, b in itertools.pairwise(edges)
             if b > a
         ]
 

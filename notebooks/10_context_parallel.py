@@ -89,6 +89,7 @@ for cp in (1, 16):  # the second is the layout of Llama 3, 16 sequences to each 
         global_batch=16 * 128 // cp,
     )  # fmt: skip
     needs[cp] = traffic.sweep(big, layout).iloc[0]
+needs_plan = layout
 charts.prose(
     f"{big.name}, {long_length:,} tokens, 16 bits a number. Each layer's stream is "
     f"$S · h$ numbers, {{modelled}}`{size(stream_bytes)}`. With tp {tp} and a pipeline of 16 "
@@ -1083,6 +1084,7 @@ if keep:
 # ## The traffic this strategy leaves
 
 # LEFT
+
 
 # %% [markdown]
 # ## Where this stops being true

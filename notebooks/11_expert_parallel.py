@@ -814,7 +814,34 @@ if keep:
 # %% [markdown]
 # ## The traffic this strategy leaves
 #
-# LEFT
+# All-to-alls in every mixture, four for each micro-batch, between many ranks, of sizes that the
+# text decides. Nothing in the layer itself can hide them; DeepSeek hides them behind another
+# micro-batch. They feel bandwidth across nodes first, in decoding latency, and always the busiest
+# rank.
+
+# %% tags=["hide-input"]
+left = []
+for row in traffic.rows(v3, Plan(dp=64, ep=64, ep_node=8, sequence=per_gpu, dispatch="fp8")):
+    if row.demand.axis == "ep":
+        op = row.demand
+        left.append(
+            {
+                "call": op.kind.replace("_", "-"),
+                "phase": op.phase,
+                "group": row.group_size,
+                "calls a step": op.count,
+                "buffer": op.bytes_,
+                "sent per GPU and step": float(op.count * row.sent_bytes),
+                "behind": op.hides_behind or "nothing",
+            }
+        )
+charts.table(
+    pd.DataFrame(left),
+    caption=f"{v3.name}, one micro-batch of {per_gpu:,} tokens a GPU, all layers, 64 GPUs in 8 nodes: all-to-alls "
+    "across nodes (a group of 8, one rank of each) and inside",
+    label="modelled",
+    formats={"buffer": size, "sent per GPU and step": size},
+)
 
 # %% [markdown]
 # ## Where this stops being true
@@ -842,8 +869,8 @@ if keep:
 # ```{solution} expert-first
 # :class: dropdown
 # The receiver must know how many rows come from whom: to have room, and to know where one part
-# ends. With a fixed capacity all parts have the same size; rows that are not used are sent as padding.
-# At a factor of 1.25 that is at least a fifth of all bytes, for one small exchange less.
+# ends. With a fixed capacity all parts have the same size; rows that are not used are sent as
+# padding. At a factor of 1.25 that is at least a fifth of all bytes, for one small exchange less.
 # ```
 #
 # ```{exercise}
@@ -863,7 +890,7 @@ if keep:
 #
 # ```{exercise}
 # :label: expert-when
-# For {term}`tensor parallelism` over 8 ranks with sequence parallelism, a layer's MLP costs an
+# For tensor parallelism over 8 ranks with sequence parallelism, a layer's MLP costs an
 # all-gather and a reduce-scatter of the stream each way. For how many visits per token does expert
 # parallelism over the same 8 ranks send as much, forward?
 # ```
@@ -885,8 +912,8 @@ if keep:
 # ```{solution} expert-hidden
 # :class: dropdown
 # With `s = np.sort(loads_of["left to itself"][70:, 1])`, the answer is
-# `(s[:, :4] + s[:, :3:-1]).max(1) / (s.sum(1) / 4)`. If one expert alone gets more than a rank's share, no placement helps; it has
-# to be held twice, as DeepSeek does with its hottest experts when it serves.
+# `(s[:, :4] + s[:, :3:-1]).max(1) / (s.sum(1) / 4)`. If one expert alone gets
+# more than a rank's share, no placement helps; it has to be held twice, as DeepSeek does with its hottest experts when it serves.
 # ```
 #
 # ## Where the token goes next

@@ -104,6 +104,7 @@ def op_seconds(
     cluster: Cluster,
     efficiency: Mapping[bool, float] | None = None,
     algorithms: Mapping[str, str] = ALGORITHMS,
+    known: dict[str, list[Crossing]] | None = None,
 ):
     """Return the seconds of one run of a demand on the levels that its group crosses.
 
@@ -114,6 +115,8 @@ def op_seconds(
     efficiency
         Part of a level's rate that is reached: ``{True: …}`` on the innermost level, ``{False: …}``
         on all others; 1 by default.
+    known
+        Crossings of this plan, by group: filled here, so that each is found once.
 
     Examples
     --------
@@ -124,15 +127,18 @@ def op_seconds(
     >>> bool(across > inside)
     True
     """
+    known = {} if known is None else known
+    if demand.over not in known:
+        known[demand.over] = crossings(plan, demand.over, cluster)
     rounds, bytes_ = sent(demand, plan, algorithms)
     members = plan.size(demand.over)
     if demand.kind == "send":
         bytes_ = bytes_ * (members > 1)
         rounds = rounds * (members > 1)
     slowest = latency = 0.0
-    for level, (_, inside, crosses) in zip(
-        cluster.levels, crossings(plan, demand.over, cluster), strict=True
-    ):
+    for level, (_, inside, crosses) in zip(cluster.levels, known[demand.over], strict=True):
+        if not np.any(crosses):
+            continue
         reached = (efficiency or {}).get(level is cluster.levels[0], 1.0)
         rate = level.Bps * reached / level.oversubscription
         if demand.kind == "all_to_all":

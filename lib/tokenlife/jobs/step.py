@@ -9,7 +9,8 @@ Communication is priced on the levels that a group crosses (``tokenlife.jobs.pla
 nothing to hide behind is exposed. What has hides behind: gradients of ZeRO 0 and 1 the backward
 pass of the last micro-batch, their weights the first forward pass; ZeRO 2 and 3, and what tensor
 and context parallelism may overlap, all compute of their phase; pipeline sends other micro-batches,
-so that only those that fill the pipeline are seen.
+so that only those that fill the pipeline are seen. Where tensor parallelism leaves the stream whole,
+each rank sends its part of it and the node gathers, as Megatron-LM does.
 
 Bubble: the closed forms of ``tokenlife.parallel.schedules``, with the communication that a
 micro-batch waits for inside its time. The slowest stage sets the pace: its layers are the most, and
@@ -22,8 +23,8 @@ chip's rating.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -164,15 +165,16 @@ def sweep_steps(
     Returns
     -------
     pandas.DataFrame
-        ``step_time_s`` and its parts, all in seconds: ``compute``, ``tp`` … (exposed), ``bubble``,
-        ``update`` (the optimiser); ``mfu``; ``memory`` of the fullest GPU and its kinds, in bytes.
+        ``step_time_s`` and its parts, ``compute_s``, ``tp_s`` … (exposed),
+        ``bubble_s``, ``update_s`` (the optimiser); ``mfu``; ``memory`` of the fullest GPU and its kinds, in bytes.
 
     Examples
     --------
     >>> plans = Plans(dp=[128, 64], tp=8, pp=[16, 32], sequence=8192, global_batch=2048,
     ...     zero=1, balance=True, sequence_parallel=True)
     >>> table = sweep_steps(ModelConfig.load("llama-3.1-405b"), plans, Cluster.load("llama3-24k"))
-    >>> bool((table[list(PARTS)].sum(axis=1) / table.step_time_s).round(9).eq(1).all())
+    >>> parts = table[[f"{part}_s" for part in PARTS]].sum(axis=1)
+    >>> bool(np.allclose(parts, table.step_time_s))
     True
     """
     chosen = calibration or Calibration.fitted()
@@ -189,14 +191,15 @@ def _price(config, plans, cluster, c, algorithms) -> pd.DataFrame:
     number = sum(map(config.is_moe, range(config.layers)))
     everything = (config.layers - number) * dense + number * mixed + head
     stages = (np.zeros_like(plans.pp), np.minimum(1, plans.pp - 1), plans.pp - 1)
-    tables = []
+    tables, known = [], {}
     for stage in stages:
         on = hold(config, plans, stage).layers
         forward = on.dense * dense + on.mixtures * mixed + on.last * head
         core = on.dense * dense_core + on.mixtures * mixed_core
         again = {"none": 0, "selective": core, "full": forward - on.last * head}[plans.recompute]
-        table = _stage(config, plans, stage, cluster, c, algorithms, (forward, again))
-        tables.append(table | memory(config, plans, stage))
+        held = memory(config, plans, stage)
+        price = partial(op_seconds, algorithms=algorithms, known=known)
+        tables.append(held | _stage(config, plans, stage, cluster, c, price, (forward, again), held))
     pace = np.argmax([t["pass"] for t in tables], axis=0)
     full = np.argmax([t["total"] for t in tables], axis=0)
     rows = np.arange(len(plans.pp))
@@ -216,7 +219,8 @@ def _price(config, plans, cluster, c, algorithms) -> pd.DataFrame:
     peak = cluster.peak(plans.states.weights)
     found = {"step_time_s": step, "mfu": model_flops(config, plans) / (step * plans.world * peak)}
     held = {kind: of(full, kind) for kind in KINDS}
-    return pd.DataFrame(found | out | held | {"memory": of(full, "total")})
+    parts = {f"{part}_s": out[part] for part in PARTS}
+    return pd.DataFrame(found | parts | held | {"memory": of(full, "total")})
 
 
 def bubble_seconds(plan: Plan, forward_s, backward_s, weights_s):
@@ -241,7 +245,7 @@ def bubble_seconds(plan: Plan, forward_s, backward_s, weights_s):
     }[plan.schedule]  # fmt: skip
 
 
-def _stage(config, plans, stage, cluster, c, algorithms, work) -> dict:
+def _stage(config, plans, stage, cluster, c, price, work, held) -> dict:
     """Return the parts of a step, in seconds, as the ranks of one stage would have them."""
     forward, again = work
     m, compute = plans.micro_batches, {"forward": forward, "backward": 2 * forward + again}
@@ -252,7 +256,13 @@ def _stage(config, plans, stage, cluster, c, algorithms, work) -> dict:
     for d in demands(config, plans, stage):
         if not np.any(d.count) or not np.any(d.items):
             continue
-        time = d.count * op_seconds(d, plans, cluster, efficiency, algorithms)
+        time = d.count * price(d, plans, cluster, efficiency)
+        if d.over in ("pp_next", "pp_previous"):  # each rank sends its part; the node gathers
+            gather = replace(d, kind="all_gather", over="tp")
+            part = replace(d, items=d.items * plans.stream_tp // plans.tp)
+            whole = d.count * price(gather, plans, cluster, efficiency)
+            time = d.count * price(part, plans, cluster, efficiency)
+            time = time + whole * (plans.stream_tp < plans.tp)
         if d.axis == "dp" or d.over == "ends":
             if not d.hides_behind:
                 once = once + time
@@ -279,7 +289,6 @@ def _stage(config, plans, stage, cluster, c, algorithms, work) -> dict:
     ramp = 2 * (plans.pp - 1) / plans.virtual * sends / 2
     out["pp"] = ramp + sends * (fills - 1) * (not plans.overlap)
     out["dp"] = once
-    held = memory(config, plans, stage)
     states = plans.states
     numbers = held["optimiser"] / max(states.master + states.moments, 1)
     moved = 2 * held["optimiser"] + numbers * (states.weights + states.gradients)
@@ -359,7 +368,7 @@ def step(
         plan,
         cluster,
         float(row.step_time_s),
-        {part: float(row[part]) for part in PARTS},
+        {part: float(row[f"{part}_s"]) for part in PARTS},
         {kind: int(row[kind]) for kind in KINDS},
         float(row.mfu),
     )

@@ -837,8 +837,8 @@ for row in traffic.rows(v3, Plan(dp=64, ep=64, ep_node=8, sequence=per_gpu, disp
         )
 charts.table(
     pd.DataFrame(left),
-    caption=f"{v3.name}, one micro-batch of {per_gpu:,} tokens a GPU, all layers, 64 GPUs in 8 nodes: all-to-alls "
-    "across nodes (a group of 8, one rank of each) and inside",
+    caption=f"{v3.name}, one micro-batch of {per_gpu:,} tokens a GPU, all layers, 64 "
+    "GPUs in 8 nodes: all-to-alls across nodes (a group of 8, one rank of each) and inside",
     label="modelled",
     formats={"buffer": size, "sent per GPU and step": size},
 )
@@ -911,9 +911,9 @@ charts.table(
 #
 # ```{solution} expert-hidden
 # :class: dropdown
-# With `s = np.sort(loads_of["left to itself"][70:, 1])`, the answer is
-# `(s[:, :4] + s[:, :3:-1]).max(1) / (s.sum(1) / 4)`. If one expert alone gets
-# more than a rank's share, no placement helps; it has to be held twice, as DeepSeek does with its hottest experts when it serves.
+# With `s = np.sort(loads_of["left to itself"][70:, 1])`, the answer is `(s[:, :4] + s[:,
+# :3:-1]).max(1) / (s.sum(1) / 4)`. If one expert alone gets more than a rank's share, no placement
+# helps; it has to be held twice, as DeepSeek does with its hottest experts when it serves.
 # ```
 #
 # ## Where the token goes next

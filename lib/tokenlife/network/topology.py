@@ -3,7 +3,7 @@
 A cable is two links, one in each direction. Hosts are numbered first, switches after them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,7 +27,12 @@ class Topology:
     link_src, link_dst
         The nodes of each link; shape (links,).
     link_bps
-        The rate of each link in bits per second; shape (links,).
+        The rate of each link in bits per second; shape (links,). A link of rate zero is cut.
+    transit
+        Whether hosts pass on what is not for them, as in a torus.
+    link_cost
+        What routing counts a link as, 2 where not given; links of an NVLink domain count 1, so that
+        they are preferred to a switch outside.
 
     Examples
     --------
@@ -41,6 +46,39 @@ class Topology:
     link_src: np.ndarray
     link_dst: np.ndarray
     link_bps: np.ndarray
+    transit: bool = False
+    link_cost: np.ndarray | None = None
+
+    def __post_init__(self):
+        if self.hosts < 1 or not self.links or np.any(~(self.link_bps >= 0)):
+            raise TopologyError(f"{self.name} needs hosts, links and rates of zero or more")
+        if self.link_cost is None:
+            object.__setattr__(self, "link_cost", np.full(self.links, 2))
+
+    @property
+    def nodes(self) -> int:
+        """Number of hosts and switches."""
+        return int(max(self.link_src.max(), self.link_dst.max(), self.hosts - 1)) + 1
+
+    @property
+    def between_switches(self) -> np.ndarray:
+        """Whether each link joins two switches; shape (links,)."""
+        return (self.link_src >= self.hosts) & (self.link_dst >= self.hosts)
+
+    def degraded(self, links, factor: float) -> "Topology":
+        """Return the topology with some links at ``factor`` of their rate; 0 cuts them.
+
+        Examples
+        --------
+        >>> single_switch(2, 1e9).degraded([0], 0.5).link_bps.tolist()
+        [500000000.0, 1000000000.0, 1000000000.0, 1000000000.0]
+        """
+        links = np.atleast_1d(links)
+        if factor < 0 or np.any(links < 0) or np.any(links >= self.links):
+            raise TopologyError(f"a factor is zero or more and a link one of {self.links}")
+        rates = self.link_bps.copy()
+        rates[links] *= factor
+        return replace(self, link_bps=rates)
 
     @property
     def links(self) -> int:

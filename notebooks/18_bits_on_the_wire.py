@@ -112,8 +112,10 @@ def reduce_seen(here, config, ids, steps, token, width):
         frames, lengths, _, outgoing, dropped = capture.read()
     texts = {"own": own, "again": again, "without": without, "sum": gradient}
     found = {k: base64.b64encode(v.numpy().tobytes()).decode() for k, v in texts.items()}
-    rows = [base64.b64encode(f[:n].tobytes()).decode() for f, n in zip(frames, lengths)]
-    rows = [row for row, out in zip(rows, outgoing) if out]
+    rows = [
+        base64.b64encode(f[:n].tobytes()).decode() for f, n in zip(frames, lengths, strict=True)
+    ]
+    rows = [row for row, out in zip(rows, outgoing, strict=True) if out]
     return {**found, **sent, "losses": losses, "frames": rows, "dropped": int(dropped)}
 
 
@@ -122,7 +124,7 @@ tokenizer = vocabularies.load("book")
 texts = [running()["sentence"],
          "A gradient is a sum over tokens, and each of them adds its own small part to it.",
          "Every rank sends a block to the next one, and takes one from the rank before it.",
-         "What the network card puts around the bytes is the same for every packet it sends."]  # fmt: skip
+         "What the network card puts around the bytes is alike for every packet it sends."]  # fmt: skip
 ids = [list(tokenizer.encode(texts[r % len(texts)])) for r in range(ranks)]
 pieces = [tokenizer.decode([one]) for one in ids[0]]
 token = next(i for i, piece in enumerate(pieces) if "light" in piece or piece.strip() == "l")
@@ -258,7 +260,7 @@ charts.table(
             for name, start, stop in spans
         ]
     ),
-    caption="The layers of the frame. The frame check (4 bytes) is the card's: no capture shows it.",
+    caption="The layers of the frame. The card adds the frame check (4 bytes): no capture shows it.",
     label=label,
 )  # fmt: skip
 
@@ -274,7 +276,7 @@ charts.table(
 assert np.allclose(again, own, rtol=1e-4, atol=1e-8)  # the sum of outer products is the gradient
 changed = (again.view(np.uint8) != without.view(np.uint8)).reshape(2 * ranks, -1)
 touched = []
-for what, k, _, where, block, _ in blocks:
+for what, k, _, where, *_ in blocks:
     at = 0
     for piece in where if what == "own gradient" else []:
         part = changed[k][at : at + piece.length]
@@ -389,7 +391,8 @@ grid = pd.DataFrame(
     [
         {"size": text, "transport": name, "mtu": s.mtu, "goodput": s.frame(n).goodput_ratio}
         for text, n in sizes.items()
-        for name, options in {"TCP": ("tcp", {}), "RoCEv2": ("rocev2", {}), "InfiniBand": ("ib", {}),
+        for name, options in {"TCP": ("tcp", {}), "RoCEv2": ("rocev2", {}),
+                              "InfiniBand": ("ib", {}),
                               "RoCEv2 in VXLAN": ("rocev2", {"vxlan": True})}.items()
         for mtu in ((576, 1500, 4200, 9000) if name == "TCP" else PATH_MTUS)
         for s in [Stack(options[0], mtu, **options[1])]

@@ -151,7 +151,7 @@ def _rows(index, nodes):
 
 
 def _distances(topology: Topology, graph: _Graph, target: int) -> np.ndarray:
-    far = np.full(topology.nodes, _FAR)
+    far = np.full(len(graph.only_link_in), _FAR)
     far[target] = 0
     frontier = np.array([target])
     while len(frontier):
@@ -160,7 +160,9 @@ def _distances(topology: Topology, graph: _Graph, target: int) -> np.ndarray:
         reach = far[frontier][which] + topology.link_cost[links]
         better = reach < far[nodes]
         np.minimum.at(far, nodes[better], reach[better])
-        frontier = np.unique(nodes[better])
+        reached = np.zeros(len(far), bool)
+        reached[nodes[better]] = True
+        frontier = np.flatnonzero(reached)
     return far
 
 
@@ -194,9 +196,9 @@ def _walk(topology, graph, flows, src, target, how, hashed) -> list[tuple]:
         part = share[which] / ways[which]
         rows.append((flows[which], links, part))
         # Parts of a flow that meet again go on as one.
-        key = flows[which] * topology.nodes + topology.link_dst[links]
+        key = flows[which] * len(far) + topology.link_dst[links]
         key, where = np.unique(key, return_inverse=True)
-        flows, at, share = key // topology.nodes, key % topology.nodes, np.bincount(where, part)
+        flows, at, share = key // len(far), key % len(far), np.bincount(where, part)
 
 
 def _mixed(hashed: np.ndarray, switch: np.ndarray) -> np.ndarray:

@@ -184,18 +184,27 @@ def simulate(
         routes = route(topology, hosts[src], hosts[dst], how)
         return routes, alpha_s + hop_s * routes.hops()
 
-    rounds = (_messages(schedule, index, offsets) for index in range(len(schedule.rounds)))
+    indices = range(len(schedule.rounds))
     if barrier:
-        known, ends, load = {}, [], np.zeros(topology.links)
-        for src, dst, size in rounds:
-            key = hash((src.tobytes(), dst.tobytes(), size.tobytes()))
-            if key not in known:
+        outcomes, ends, load = {}, np.zeros(len(indices)), np.zeros(topology.links)
+        last = key = None
+        for index in indices:
+            sends = schedule.rounds[index]
+            sizes = offsets[sends.chunk + sends.count] - offsets[sends.chunk]
+            now = (sends.src, sends.dst, sizes)
+            if last is None or not all(map(np.array_equal, now, last)):
+                last, key = now, tuple(column.tobytes() for column in now)
+            if key not in outcomes:
+                src, dst, size = _messages(schedule, index, offsets)
                 routes, latency = routed(src, dst)
-                known[key] = simulate_flows(topology, routes, size, 0.0, latency)
-            ends.append(known[key].time_s)
-            load += known[key].link_bytes
+                outcomes[key] = simulate_flows(topology, routes, size, 0.0, latency), []
+            outcomes[key][1].append(index)
+        for outcome, at in outcomes.values():
+            ends[at] = outcome.time_s
+            load += outcome.link_bytes * len(at)
         finish = np.cumsum(ends)
-        return Outcome(float(sum(ends)), load, finish - np.array(ends), finish)
+        return Outcome(float(ends.sum()), load, finish - ends, finish)
+    rounds = (_messages(schedule, index, offsets) for index in indices)
     columns, after, last, count = [], [], [np.zeros(0, np.int64)] * schedule.nodes, 0
     for src, dst, size in rounds:
         ids = count + np.arange(len(src))

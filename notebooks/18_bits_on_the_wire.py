@@ -124,7 +124,7 @@ tokenizer = vocabularies.load("book")
 texts = [running()["sentence"],
          "A gradient is a sum over tokens, and each of them adds its own small part to it.",
          "Every rank sends a block to the next one, and takes one from the rank before it.",
-         "What the network card puts around the bytes is alike for every packet it sends."]  # fmt: skip
+         "What a network card puts around the bytes is alike for every packet."]  # fmt: skip
 ids = [list(tokenizer.encode(texts[r % len(texts)])) for r in range(ranks)]
 pieces = [tokenizer.decode([one]) for one in ids[0]]
 token = next(i for i, piece in enumerate(pieces) if "light" in piece or piece.strip() == "l")
@@ -260,7 +260,7 @@ charts.table(
             for name, start, stop in spans
         ]
     ),
-    caption="The layers of the frame. The card adds the frame check (4 bytes): no capture shows it.",
+    caption="Layers of the frame. The card adds the frame check (4 bytes): no capture shows it.",
     label=label,
 )  # fmt: skip
 

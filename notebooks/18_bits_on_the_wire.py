@@ -18,8 +18,8 @@
 #
 # A gradient leaves a process as floats and arrives in another as floats. Between them it is cut
 # into packets, and every layer puts its own bytes around each. **Can we open the packets, find one
-# named gradient in them, and turn it back into the same floats, bit for bit?** And how many bits did
-# the line carry for it?
+# named gradient in them, and turn it back into the same floats, bit for bit?** And how many bits
+# did the line carry for it?
 
 # %% tags=["parameters"]
 ranks = 4
@@ -326,7 +326,7 @@ account = Ledger(
         Level("messages", rank0["payload_bytes"], "what rank 0's sockets sent",
               (Term("ring", ring, "2(n−1)/n of the buffer instead of once"),
                Term("gloo's headers and notices", notices, "48 bytes each")), label),
-        Level("flows", rank0["payload_bytes"], "one connection, one hop", (), label),
+        Level("flows", rank0["payload_bytes"], "two connections, one hop each", (), label),
         Level("packets", captured, "frames captured, with the frame check that the card adds",
               (Term("headers", headers, "Ethernet, IP, TCP and its timestamps"),
                Term("acknowledgements", bare, "for the other ranks' data"),

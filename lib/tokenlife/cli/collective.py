@@ -16,6 +16,7 @@ from tokenlife.collectives.bounds import algbw_Bps, busbw_Bps, lower_bound
 from tokenlife.collectives.cost import Hockney, Tiers, price
 from tokenlife.files import atomic_write
 from tokenlife.interop.goal import goal_text
+from tokenlife.network import parse_topology, simulate
 from tokenlife.units import format_bytes, format_time, parse_bytes, parse_rate, parse_time
 
 HELP = "price a collective: rounds, bytes that each rank sends, time, bandwidth"
@@ -32,6 +33,8 @@ OPTIONS = {
     "node-bandwidth": (str, "of a port inside a node (default: as between nodes)"),
     "root": (int, "of a rooted collective (default: 0)"),
     "pieces": (int, "chunks of a pipelined algorithm"),
+    "on": (str, "topology to simulate it on: leaf-spine:hosts=64,oversubscription=4"),
+    "routing": (str, "with --on: ecmp, spray or first (default: ecmp)"),
     "goal": (str, "file to write the schedule to, as GOAL text"),
 }
 
@@ -53,10 +56,14 @@ def run(args: argparse.Namespace) -> Result:
         If the collective, algorithm, options, sizes or links cannot be.
     """
     definition(args.kind)
+    if args.routing and not args.on:
+        raise ScheduleError("--routing needs --on, a topology")
     size, links, options = _size(args), _links(args), _options(args)
     if args.algorithm is None:
         return _compare(args, size, links, options)
     schedule = build(args.kind, args.algorithm, args.ranks, **options)
+    if args.on:
+        return _simulated(args, schedule, size, links)
     cost = price(schedule, size, 1, links)
     if args.goal:
         with atomic_write(args.goal, ScheduleError) as file:
@@ -79,6 +86,8 @@ def run(args: argparse.Namespace) -> Result:
 def _compare(args, size: int, links, options: dict) -> Result:
     """Price every algorithm that works for so many ranks; each takes the options that it knows."""
     registry.check_group(args.ranks)
+    if args.on or args.routing:
+        raise ScheduleError("--on simulates one schedule: name its --algorithm")
     able = algorithms(args.kind, args.ranks)
     known = {"root"} if definition(args.kind).rooted else set()
     if not able:
@@ -105,6 +114,32 @@ def _compare(args, size: int, links, options: dict) -> Result:
     ]
     data = {"kind": args.kind, "ranks": args.ranks, "bytes": size, "algorithms": rows}
     return Result(data, "\n".join([f"{_head(args, size)}, fastest first", *lines]))
+
+
+def _simulated(args, schedule: Schedule, size: int, links) -> Result:
+    """Simulate the flows of a schedule; latency is paid once for a message."""
+    if isinstance(links, Tiers) or links.gamma_s_per_B or args.goal:
+        raise ScheduleError("--on takes --alpha and --bandwidth; nodes are in the topology")
+    fabric = parse_topology(args.on, args.ranks, 8 / links.beta_s_per_B)
+    how = args.routing or "ecmp"
+    outcome = simulate(schedule, size, 1, fabric, how=how, alpha_s=links.alpha_s)
+    busiest = float(outcome.utilisation(fabric).max())
+    data = _row(args, schedule, size, outcome.time_s) | {
+        "topology": fabric.name,
+        "hosts": fabric.hosts,
+        "routing": how,
+        "link_bytes": int(outcome.link_bytes.sum()),
+        "busiest_link_utilisation": busiest,
+    }
+    lines = [
+        f"{_head(args, size)} by {args.algorithm} on {fabric.name}, {how}",
+        f"hosts, links        {fabric.hosts:,}, {fabric.links:,} one-way",
+        f"all links carry     {data['link_bytes']:,} bytes",
+        f"busiest link        {busiest:.1%} of the time",
+        f"time                {format_time(data['time_s'], 4)}",
+        f"algbw, busbw        {_rate(data['algbw_Bps'])}, {_rate(data['busbw_Bps'])}",
+    ]
+    return Result(data, "\n".join(lines))
 
 
 def _head(args, size: int) -> str:

@@ -633,7 +633,7 @@ charts.prose(
 # counted from the visits above.
 
 # %% tags=["hide-input"]
-FACTORS = np.round(np.arange(0.5, 4.01, 0.125), 3)
+FACTORS = np.round(np.arange(0.25, 4.01, 0.125), 3)
 
 
 def dropped(loads, factor):
@@ -652,14 +652,14 @@ drops = pd.DataFrame(
 )
 ALL = TONES | {"at random": PALETTE["grey"]}
 base = alt.Chart(drops).encode(
-    x=alt.X("factor:Q", title="capacity, in even shares").scale(domain=[0.5, 4], nice=False),
+    x=alt.X("factor:Q", title="capacity, in even shares").scale(domain=[0.25, 4], nice=False),
     y=alt.Y("dropped:Q", title="visits dropped").axis(format="%"),
     color=alt.Color("router:N", legend=None).scale(domain=list(ALL), range=list(ALL.values())),
     tooltip=["router:N", "factor:Q", alt.Tooltip("dropped:Q", format=".1%")],
 )
 cut = drops[drops.factor == 1.25].set_index("router").dropped
 WHERE_TO = {"left to itself": (1.5, 8, -8), "unequal loads penalised": (0.875, 10, -8),
-            "at random": (0.625, -8, 14)}  # fmt: skip
+            "at random": (1.0, -8, -3)}  # fmt: skip
 tags = [
     base.transform_filter((alt.datum.router == r) & (alt.datum.factor == at))
     .mark_text(align="left" if dx > 0 else "right", dx=dx, dy=dy)

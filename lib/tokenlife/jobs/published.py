@@ -14,7 +14,6 @@ References
 """
 
 import re
-from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -162,7 +161,9 @@ def compare(found: tuple[Run, ...], calibration: Calibration | None = None) -> p
         best = min(fitting or steps, key=lambda s: s.time_s)
         error = best.time_s / run.seconds - 1
         half = "judged" if i % 2 else "fitted"
-        rows.append((run.table, run.name, best.time_s, run.seconds, error, half, best, bool(fitting)))
+        rows.append(
+            (run.table, run.name, best.time_s, run.seconds, error, half, best, bool(fitting))
+        )
     columns = ["table", "run", "modelled_s", "published_s", "error", "half", "step", "fits"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -186,11 +186,20 @@ def sweep_steps(
 
 
 def _price(config, plans, cluster, c, algorithms) -> pd.DataFrame:
-    """Price the first, the second and the last stage of each plan: one of them is the slowest."""
+    """Price the stages of which one is the slowest, and one the fullest.
+
+    Stages hold ever fewer layers, but for the first and the last, which hold embedding and head; of
+    a mixture model also the first stage that holds mixtures only.
+    """
     (dense, mixed), (dense_core, mixed_core), head = _pass_seconds(config, plans, cluster, c)
     number = sum(map(config.is_moe, range(config.layers)))
     everything = (config.layers - number) * dense + number * mixed + head
-    stages = (np.zeros_like(plans.pp), np.minimum(1, plans.pp - 1), plans.pp - 1)
+    last = plans.pp - 1
+    stages = [np.zeros_like(last), np.minimum(1, last), last]
+    if config.moe and config.moe.first_dense:
+        share, rest = np.divmod(config.layers + 2 * plans.balance, plans.pp * plans.virtual)
+        dense_chunks = (config.moe.first_dense + plans.balance - 1) // (share + (rest > 0))
+        stages.append(np.minimum(dense_chunks + 1, last))
     tables, known = [], {}
     for stage in stages:
         on = hold(config, plans, stage).layers
@@ -199,7 +208,9 @@ def _price(config, plans, cluster, c, algorithms) -> pd.DataFrame:
         again = {"none": 0, "selective": core, "full": forward - on.last * head}[plans.recompute]
         held = memory(config, plans, stage)
         price = partial(op_seconds, algorithms=algorithms, known=known)
-        tables.append(held | _stage(config, plans, stage, cluster, c, price, (forward, again), held))
+        tables.append(
+            held | _stage(config, plans, stage, cluster, c, price, (forward, again), held)
+        )
     pace = np.argmax([t["pass"] for t in tables], axis=0)
     full = np.argmax([t["total"] for t in tables], axis=0)
     rows = np.arange(len(plans.pp))

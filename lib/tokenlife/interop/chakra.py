@@ -1,10 +1,10 @@
 """A rank's operations of one step as a Chakra execution trace, in the JSON form of its schema.
 
-Chakra [1]_ is what ASTRA-sim reads: nodes with dependencies, here communication only. Its files are
-protocol buffers; this is their JSON mapping, line by line: the metadata, then one node a line, which
-``google.protobuf.json_format.Parse`` turns into the messages of ``et_def.proto``. The binary form is
-left out, as it needs a package that the book does not. So is computation: an operation depends on
-the last one of its rank.
+Chakra [1]_ is what ASTRA-sim reads: nodes with dependencies, here communication only. Its files
+are protocol buffers; this is their JSON mapping, line by line: the metadata, then one node a line,
+which ``google.protobuf.json_format.Parse`` turns into the messages of ``et_def.proto``. The binary
+form is left out, as it needs a package that the book does not. So is computation: an operation
+depends on the last one of its rank.
 
 References
 ----------

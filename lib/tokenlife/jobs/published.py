@@ -9,8 +9,11 @@ Rows are numbered in their order; the even ones are fitted, the odd ones judge.
 
 References
 ----------
-.. [1] D. Narayanan et al., SC'21. .. [2] V. Korthikanti et al., MLSys 2023.
-.. [3] Llama Team, 2024.
+.. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+   Megatron-LM", SC'21.
+.. [2] V. Korthikanti et al., "Reducing activation recomputation in large transformer models",
+   MLSys 2023.
+.. [3] Llama Team, "The Llama 3 herd of models", 2024.
 """
 
 import re

@@ -69,13 +69,17 @@ def test_calibration_stands_where_the_fit_found_it():
 
 @pytest.mark.parametrize("size", ["22B", "175B", "530B", "1T"])
 def test_states_of_korthikanti(size):
-    """Weights and optimiser of Figure 1: the mean over all stages is what was printed."""
+    """Weights and optimiser of Figure 1: the mean over all stages is what was printed.
+
+    The values were read off bars: those of 22B and 175B are the same, though 18 bytes a parameter
+    on each GPU are 2 % apart.
+    """
     found = read_reference("02_korthikanti_recompute")
     printed = float(found[found.quantity == f"{size} params+optimizer memory"].value.iloc[0])
     config, plan = korthikanti_plan(size, True)
     held = memory(config, plan, np.arange(plan.pp))
     states = np.mean(held["weights"] + held["gradients"] + held["optimiser"]) / 2**30
-    assert states == pytest.approx(printed, rel=0.01)
+    assert states == pytest.approx(printed, rel=0.02)
 
 
 def test_zero_memory_table():

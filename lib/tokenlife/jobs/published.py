@@ -153,9 +153,10 @@ def runs() -> tuple[Run, ...]:
 
 
 def compare(found: tuple[Run, ...], calibration: Calibration | None = None) -> pd.DataFrame:
-    """Return model beside published: ``modelled_s``, ``published_s``, ``error``, ``plan``, ``half``.
+    """Return model beside published: one row for each run.
 
-    ``half`` says whether the calibration was fitted on the row or is judged on it.
+    Columns: ``modelled_s``, ``published_s``, ``error``, ``step``, ``fits`` and
+    ``half``, which says whether the calibration was fitted on the row or is judged on it.
     """
     rows = []
     for i, run in enumerate(found):

@@ -112,10 +112,9 @@ def space(config: ModelConfig, gpus: int, base: Plan) -> list[Plans]:
         shared = {f.name: getattr(base, f.name) for f in fields(base)}
         shared |= {"schedule": schedule, "recompute": recompute, "balance": True}
         shared |= {"sequence_parallel": tp > 1, "etp": 1 if moe else 0}
-        plans = Plans(
-            **shared
-            | dict(tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, zero=zero, micro_batch=micro, virtual=virtual)
-        )
+        sizes = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep}
+        sizes |= {"zero": zero, "micro_batch": micro, "virtual": virtual}
+        plans = Plans(**shared | sizes)
         legal = plans.legal(config)
         if schedule != "1f1b":  # one stage has no pipeline to schedule
             legal &= plans.pp > 1

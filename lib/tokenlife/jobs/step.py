@@ -9,8 +9,8 @@ Communication is priced on the levels that a group crosses (``tokenlife.jobs.pla
 nothing to hide behind is exposed. What has hides behind: gradients of ZeRO 0 and 1 the backward
 pass of the last micro-batch, their weights the first forward pass; ZeRO 2 and 3, and what tensor
 and context parallelism may overlap, all compute of their phase; pipeline sends other micro-batches,
-so that only those that fill the pipeline are seen. Where tensor parallelism leaves the stream whole,
-each rank sends its part of it and the node gathers, as Megatron-LM does.
+so that only those that fill the pipeline are seen. Where tensor parallelism leaves the stream
+whole, each rank sends its part of it and the node gathers, as Megatron-LM does.
 
 Bubble: the closed forms of ``tokenlife.parallel.schedules``, with the communication that a
 micro-batch waits for inside its time. The slowest stage sets the pace: its layers are the most, and
@@ -166,7 +166,8 @@ def sweep_steps(
     -------
     pandas.DataFrame
         ``step_time_s`` and its parts, ``compute_s``, ``tp_s`` … (exposed),
-        ``bubble_s``, ``update_s`` (the optimiser); ``mfu``; ``memory`` of the fullest GPU and its kinds, in bytes.
+        ``bubble_s``, ``update_s`` (the optimiser); ``mfu``; ``memory`` of the fullest GPU and its
+        kinds, in bytes.
 
     Examples
     --------

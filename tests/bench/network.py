@@ -94,7 +94,7 @@ def record(path: str) -> None:
 
     from tokenlife.provenance import write_record
 
-    with open(path) as file:
+    with Path(path).open() as file:
         seen = json.load(file)
     rows = []
     for name, flows in CASES.items():

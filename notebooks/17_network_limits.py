@@ -452,8 +452,8 @@ charts.table(
 )
 
 # %% [markdown]
-# The model is late by about the same few milliseconds each time. A token bucket that has been idle is
-# full, and lets what four ms of the rate are worth pass at once.
+# The model is late by about the same few milliseconds each time. A token bucket that has been idle
+# is full, and lets what four milliseconds of the rate are worth pass at once.
 #
 # ## One slow cable, one dead one
 #
@@ -651,6 +651,6 @@ if keep:
 #
 # ## Where the token goes next
 #
-# A flow is still a fluid. What really leaves the host is packets, each with headers, and each
-# header with a field that says which packet this is. [Chapter 18](18_bits_on_the_wire.ipynb) catches them,
-# and finds the gradient inside.
+# A flow is still a fluid. What really leaves the host is packets, each with headers that say which
+# packet this is. [Chapter 18](18_bits_on_the_wire.ipynb) catches them, and finds the gradient
+# inside.

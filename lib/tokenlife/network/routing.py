@@ -68,7 +68,7 @@ def five_tuple_hash(src, dst, source_port) -> np.ndarray:
 
 
 def route(
-    topology: Topology, src, dst, how: str = "ecmp", source_port: np.ndarray | int = 49152
+    topology: Topology, src, dst, how: str = "ecmp", source_port: np.ndarray | int = 0xC000
 ) -> Routes:
     """Route flows.
 

@@ -614,11 +614,11 @@ charts.table(
 # On a real network the buffer of a switch port plays the same trick: short tests see a faster
 # network than long ones.
 #
-# "Full at first" has to be made true. An earlier version of this lab started a repeat 2 ms after the
-# one before, and a bucket takes 4 ms to fill. Each run then began with what the last had left. A
-# reduce-scatter over two ranks is a single round, and came out 18 % slower than its model, in every
-# record. The model was right and the watch was wrong: it timed the end of the run before. Now every
-# repeat waits until the buckets are full.
+# "Full at first" has to be made true. An earlier version of this lab started a repeat 2 ms after
+# the one before, and a bucket takes 4 ms to fill. Each run then began with what the last had left.
+# A reduce-scatter over two ranks is a single round, and came out 18 % slower than its model, in all
+# records. The model was right and the watch was wrong: it timed the end of the run before. Now
+# every repeat waits until the buckets are full.
 #
 # Under the same rate, gloo's own collectives, each beside the least time, the bound's bytes at the
 # rate with headers:

@@ -402,18 +402,19 @@ chosen = alt.param(
     name="size_chosen", value="1 MiB", bind=alt.binding_select(options=list(sizes), name="message ")
 )
 base = alt.Chart(grid).transform_filter("datum.size == size_chosen").encode(
-    x=alt.X("mtu:Q", title="MTU (bytes)", scale=alt.Scale(type="log", domain=[200, 40000]),
+    x=alt.X("mtu:Q", title="MTU (bytes)", scale=alt.Scale(type="log", domain=[60, 9500]),
             axis=alt.Axis(values=[256, 512, 1024, 2048, 4096, 9000])),
     y=alt.Y("goodput:Q", title="payload per byte on the wire", axis=alt.Axis(format="%"),
-            scale=alt.Scale(domain=[0, 1])),
+            scale=alt.Scale(zero=False)),
     color=alt.Color("transport:N", legend=None),
     shape=alt.Shape("transport:N", legend=None),
 )  # fmt: skip
-ends = grid.sort_values("mtu").groupby(["size", "transport"]).tail(1)
-shift = {"InfiniBand": -14, "RoCEv2": 0, "RoCEv2 in VXLAN": 14, "TCP": 14}
+# At the small end the lines lie apart: the names stand there.
+ends = grid.sort_values("mtu").groupby(["size", "transport"]).head(1)
+shift = {"InfiniBand": 0, "RoCEv2": 0, "RoCEv2 in VXLAN": 0, "TCP": 14}
 labels = [
     alt.Chart(ends[ends.transport == name]).transform_filter("datum.size == size_chosen")
-    .mark_text(align="left", dx=8, dy=dy).encode(
+    .mark_text(align="left" if dy else "right", dx=8 if dy else -8, dy=dy).encode(
         x="mtu:Q", y="goodput:Q", text="transport:N", color=alt.Color("transport:N", legend=None))
     for name, dy in shift.items()
 ]  # fmt: skip

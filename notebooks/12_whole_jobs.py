@@ -19,7 +19,8 @@
 # Five axes, and each asks the network for something else. A job uses them all at once, and somebody
 # has to say how many ranks go along each, which ranks share a node, and what a step then takes.
 #
-# **Given a model and a cluster, which layout is the fastest, what limits it, and how far can such an
+# **Given a model and a cluster, which layout is the fastest, what limits it, and how far can such
+# an
 # answer be trusted?**
 
 # %% tags=["parameters"]
@@ -42,7 +43,7 @@ from tokenlife.costs.flops import training_flops
 from tokenlife.jobs.cluster import Cluster
 from tokenlife.jobs.placement import placement
 from tokenlife.jobs.published import compare, runs
-from tokenlife.jobs.search import explain, pareto, search, what_ifs
+from tokenlife.jobs.search import explain, pareto, refuse, search, what_ifs
 from tokenlife.jobs.step import PARTS, Calibration, step
 from tokenlife.jobs.timeline import pipeline_tasks, play
 from tokenlife.jobs.traffic import matrix
@@ -69,7 +70,8 @@ needed = training_flops(config, 1, sequence, causal=True).total * global_batch
 ideal_s = needed / (gpus * where.peak())
 charts.prose(
     f"A step of {config.name} trains on {global_batch * sequence:,} tokens, which takes "
-    f"{{modelled}}`{needed:.2e}` FLOPs. {gpus:,} GPUs of {where.peak() / 1e12:,.0f} TFLOP/s would be "
+    f"{{modelled}}`{needed:.2e}` FLOPs. {gpus:,} GPUs of {where.peak() / 1e12:,.0f} TFLOP/s "
+    f"would be "
     f"done in {{modelled}}`{format_time(ideal_s)}`. Real jobs reach about 40 % of that: some "
     f"{{modelled}}`{format_time(ideal_s / 0.4)}`. This chapter is about the other 60 %."
 )
@@ -78,7 +80,8 @@ charts.prose(
 # ## The mechanism
 #
 # A step is a sum. Compute, at the part of the peak that products of this shape reach; what
-# communication cannot hide; the {term}`bubble`; and the optimiser. In a few lines, for one stage of
+# communication cannot hide; the {term}`bubble <pipeline bubble>`; and the optimiser. In a few
+# lines, for one stage of
 # a pipeline:
 
 
@@ -104,7 +107,7 @@ found = search(config, where, gpus, global_batch, sequence, order=order)
 took_s = time.perf_counter() - start
 best = found.plan(0) if found.fitting else None
 if best is None:
-    raise SystemExit("no layout fits; give more GPUs")
+    raise refuse(found, gpus)
 priced = step(config, best, where)
 charts.table(
     placement(best, where),
@@ -120,8 +123,10 @@ charts.table(
 
 # %% tags=["hide-input"]
 charts.prose(
-    f"{{modelled}}`{found.considered:,}` legal layouts were priced in {{measured}}`{took_s:.1f} s`; "
-    f"{{modelled}}`{found.fitting:,}` fit into {format_bytes(where.memory_bytes)} a GPU. The fastest "
+    f"{{modelled}}`{found.considered:,}` legal layouts were priced in {{measured}}`{took_s:.1f} "
+    f"s`; "
+    f"{{modelled}}`{found.fitting:,}` fit into {format_bytes(where.memory_bytes)} a GPU. The "
+    f"fastest "
     f"takes {{modelled}}`{format_time(priced.time_s)}` a step at an MFU of "
     f"{{modelled}}`{priced.mfu:.1%}`: {{modelled}}`{priced.tokens_per_s:,.0f}` tokens a second, "
     f"{{modelled}}`{priced.joules_per_token:.2f} J` a token at the rated power of the GPUs alone, "
@@ -215,7 +220,8 @@ lean = front.iloc[-1]
 (others + line).properties(
     title=f"The leanest plan holds {lean.memory / front.memory.iloc[0]:.0%} of the fastest one's "
     f"memory, and takes {lean.step_time_s / front.step_time_s.iloc[0]:.1f} times as long",
-    description="Step time against memory for a sample of plans, grey, and for the Pareto front, an "
+    description="Step time against memory for a sample of plans, grey, and for the Pareto "
+    "front, an "
     f"orange staircase of {len(front)} plans.",
     height=280,
 )
@@ -254,8 +260,10 @@ heat = cells.mark_rect().encode(
 )  # fmt: skip
 names = cells.mark_text(fontSize=10, color="white", fontWeight="bold").encode(text="axis:N")
 (heat + names).properties(
-    title=f"Each axis has its diagonal; {most} carries {totals[most] / totals.sum():.0%} of all bytes",
-    description="A matrix of sixteen senders by sixteen receivers. Filled squares carry the name of "
+    title=f"Each axis has its diagonal; {most} carries {totals[most] / totals.sum():.0%} of all "
+    f"bytes",
+    description="A matrix of sixteen senders by sixteen receivers. Filled squares carry the "
+    "name of "
     "the axis that the pair belongs to; stronger colour means more bytes.",
     height=340,
 )
@@ -277,7 +285,8 @@ charts.table(
 # %% [markdown]
 # ## One step's time line
 #
-# The pipeline of the fastest plan, with eight stages and sixteen micro-batches drawn so that they can
+# The pipeline of the fastest plan, with eight stages and sixteen micro-batches drawn so that they
+# can
 # be seen. Backward takes twice as long as forward.
 
 # %% tags=["hide-input"]
@@ -329,8 +338,10 @@ charts.table(
 # %% [markdown]
 # ## Model beside published
 #
-# Now the test. Ten runs of Megatron-LM {cite}`narayanan2021megatron`, eight of the work on selective
-# recomputation {cite}`korthikanti2022reducing`, three of Llama 3 {cite}`llama2024herd`. The model has
+# Now the test. Ten runs of Megatron-LM {cite}`narayanan2021megatron`, eight of the work on
+# selective
+# recomputation {cite}`korthikanti2022reducing`, three of Llama 3 {cite}`llama2024herd`. The model
+# has
 # four constants for all of them: what large products reach of the peak, what memory reaches of its
 # rate, what links reach inside and outside a node. The one inside is held by a published NCCL log;
 # three are fitted on every second row. The other rows judge. What a table does not print
@@ -381,9 +392,11 @@ marks = dots.mark_point(filled=True, size=70).encode(
 worst = judged.iloc[judged.error.abs().sort_values(ascending=False).index[:3]]
 misfit = judged[~judged.fits]
 charts.prose(
-    f"Median of the fitted rows {{modelled}}`{judged[judged.half == 'fitted'].error.abs().median():.1%}`, "
+    f"Median of the fitted rows "
+    f"{{modelled}}`{judged[judged.half == 'fitted'].error.abs().median():.1%}`, "
     f"of the judged ones {{modelled}}`{judges.median():.1%}`. The constants: products reach "
-    f"{{modelled}}`{constants.matmul:.0%}` of the peak, memory {{modelled}}`{constants.memory:.0%}` of "
+    f"{{modelled}}`{constants.matmul:.0%}` of the peak, memory "
+    f"{{modelled}}`{constants.memory:.0%}` of "
     f"its rate for what is counted, links {{published}}`{constants.inside:.0%}` inside and "
     f"{{modelled}}`{constants.between:.0%}` between nodes.\n\n"
     f"The worst rows: {', '.join(f'{r.run} ({r.error:+.0%})' for r in worst.itertuples())}."
@@ -394,7 +407,8 @@ charts.prose(
 # pay for data parallelism at the end of a step, all of it exposed. One constant for all traffic
 # between nodes must serve those large all-reduces, which reach more, and the small sends of a
 # pipeline, which reach less: the model then bills the first too high. The smallest model misses
-# the other way: its many short kernels have a start-up cost that is not modelled. The rows with full
+# the other way: its many short kernels have a start-up cost that is not modelled. The rows with
+# full
 # recomputation of the largest models come out too slow, because Megatron overlaps part of what is
 # taken here to be exposed.
 #
@@ -403,13 +417,12 @@ charts.prose(
 
 # %% tags=["hide-input"]
 charts.prose(
-    (
-        f"In {len(misfit)} rows (Llama 3's) no plan fits into memory by this library's count, which "
-        "keeps every activation that PyTorch would; Meta let go of tensors early. They are priced "
-        "all the same, without recomputation."
-        if len(misfit)
-        else "All rows fit into memory by this library's count."
-    )
+    f"In {len(misfit)} rows (Llama 3's) no plan fits into memory by this library's count, "
+    f"which "
+    "keeps every activation that PyTorch would; Meta let go of tensors early. They are priced "
+    "all the same, without recomputation."
+    if len(misfit)
+    else "All rows fit into memory by this library's count."
 )
 
 # %% [markdown]
@@ -443,7 +456,8 @@ charts.table(
 
 # %% tags=["hide-input"]
 charts.prose(
-    f"The worst of these takes {{modelled}}`{wrong.step.max() / wrong.step.min():.1f}` times as long "
+    f"The worst of these takes {{modelled}}`{wrong.step.max() / wrong.step.min():.1f}` times as "
+    f"long "
     "as the best. What talks most and cannot hide must lie innermost; that is the whole rule."
 )
 
@@ -462,9 +476,12 @@ charts.table(
 # %% tags=["hide-input"]
 net = others_net.set_index("network").change
 charts.prose(
-    f"Twice the network card changes a step by {{modelled}}`{net['twice the network card']:+.1%}`, half the "
-    f"latency by {{modelled}}`{net['half the latency']:+.1%}`. Oversubscription of the outermost level "
-    f"costs {{modelled}}`{net.iloc[4]:+.1%}` where data parallelism is outermost, because only a few "
+    f"Twice the network card changes a step by "
+    f"{{modelled}}`{net['twice the network card']:+.1%}`, half the "
+    f"latency by {{modelled}}`{net['half the latency']:+.1%}`. Oversubscription of the "
+    f"outermost level "
+    f"costs {{modelled}}`{net.iloc[4]:+.1%}` where data parallelism is outermost, because only "
+    f"a few "
     "edges of its rings cross; oversubscription of every level beyond the node costs "
     f"{{modelled}}`{net.iloc[5]:+.1%}`."
 )
@@ -499,7 +516,8 @@ charts.prose(
 #
 # ```{solution} jobs-node
 # :class: dropdown
-# Tensor and context parallelism can grow inside the domain. Tensor parallelism is held by the number
+# Tensor and context parallelism can grow inside the domain. Tensor parallelism is held by the
+# number
 # of key-value heads, so here it is context parallelism that gains.
 # ```
 #

@@ -4,7 +4,8 @@ Prefill and decode differ only in how many new tokens a pass has. There is no ba
 dimension asks for its forward half: two all-reduces a layer of tokens × hidden numbers under tensor
 parallelism (Pope et al. [1]_ call it 1D weight-stationary and count 2·B·L·E numbers for each),
 dispatch and combine at every mixture of experts, a send between two pipeline stages. Instead of a
-loss there is a draw: the logits of the sampled tokens, split by rows of the vocabulary, are gathered.
+loss there is a draw: the logits of the sampled tokens, split by rows of the vocabulary, are
+gathered.
 
 Where another machine decodes, the keys and values of the prompt follow it (:func:`kv_bytes`).
 

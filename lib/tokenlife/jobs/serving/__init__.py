@@ -9,7 +9,7 @@ from tokenlife.jobs.serving.requests import (
     read_trace,
     requests,
 )
-from tokenlife.jobs.serving.simulate import Served, Server, disaggregated, simulate
+from tokenlife.jobs.serving.server import Served, Server, disaggregated, simulate
 
 __all__ = [
     "BOUND", "Engine", "Served", "Server", "ServingError", "disaggregated", "lengths", "poisson",

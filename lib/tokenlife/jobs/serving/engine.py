@@ -83,7 +83,7 @@ class Engine:
         base, drawn, more = (self.communication_s(*p) for p in ((n, 0), (n, 1), (2 * n, 0)))
         one = (more - base) / n
         draw = self.communication_s(n, 2) - drawn
-        # The latency of gathering logits is paid in every pass, as in every pass something is drawn.
+        # Something is drawn in every pass, so its latency is paid in every pass.
         return drawn - draw - one * n, one, draw
 
     @cached_property

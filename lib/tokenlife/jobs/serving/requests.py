@@ -3,8 +3,8 @@
 Arrivals are Poisson: times between two are exponential, independent of all else. Lengths are
 lognormal, set by a median and a mean. Two trace formats are read: the Azure LLM inference traces'
 CSV (``TIMESTAMP, ContextTokens, GeneratedTokens``) [1]_ and Mooncake's JSON lines (``timestamp`` in
-ms, ``input_length``, ``output_length``, ``hash_ids`` of blocks of 512 tokens) [2]_. With block hashes
-a prefix cache can be played, least recently used out first.
+ms, ``input_length``, ``output_length``, ``hash_ids`` of blocks of 512 tokens) [2]_. With block
+hashes a prefix cache can be played, least recently used out first.
 
 References
 ----------
@@ -53,8 +53,8 @@ def requests(arrival_s, prompt, output, cached=0) -> pd.DataFrame:
     [20, 10]
     """
     columns = dict(zip(COLUMNS, (arrival_s, prompt, output, cached), strict=True))
-    table = pd.DataFrame({name: np.atleast_1d(c) for name, c in columns.items()
-                          if np.ndim(c)} | {n: c for n, c in columns.items() if not np.ndim(c)})  # fmt: skip
+    size = max(np.size(column) for column in columns.values()) if np.size(arrival_s) else 0
+    table = pd.DataFrame({name: np.broadcast_to(c, size) for name, c in columns.items()})
     if table.empty:
         raise ServingError("a server needs at least one request")
     if not (np.isfinite(table.arrival_s) & (table.arrival_s >= 0)).all():
@@ -129,8 +129,8 @@ def read_trace(path: str | Path, cache_blocks: int = 0) -> pd.DataFrame:
         if isinstance(error, ServingError):
             raise
         raise ServingError(
-            f"{path} is no trace: a .csv with TIMESTAMP, ContextTokens, GeneratedTokens, or a .jsonl "
-            f"with timestamp, input_length, output_length, hash_ids ({error})"
+            f"{path} is no trace: a .csv with TIMESTAMP, ContextTokens, GeneratedTokens, or a "
+            f".jsonl with timestamp, input_length, output_length, hash_ids ({error})"
         ) from error
     return requests(arrival, prompt, written, cached)
 

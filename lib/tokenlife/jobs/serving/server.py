@@ -1,8 +1,8 @@
 """A server simulated pass by pass: when each request gets its first and its last token.
 
-Two policies. ``continuous``, as ``tokenlife.transformer.generate.serve`` runs it: between two passes
-whoever has come joins, all their prompts are read in one pass, and the rows in flight wait; then one
-decode step, and so on. ``chunked`` (Sarathi [1]_): a pass carries at most ``chunk`` new tokens, one
+Two policies. ``continuous``, as in ``tokenlife.transformer.generate.serve``: between two
+passes whoever has come joins, all their prompts are read in one pass while the rows in flight wait;
+then one decode step, and so on. ``chunked`` (Sarathi [1]_): a pass carries at most ``chunk`` new tokens, one
 for each row that decodes and the rest for prompts in the order of arrival. Where only decode is
 going on, nothing changes from step to step but the length of the caches: such steps are priced
 together, up to the next arrival or end.
@@ -192,7 +192,7 @@ class _Run:
                     continue
             if self.decoding:
                 self._decode()
-            elif not self.rows and self.came < self.n:
+            elif not self.rows and not self.waiting and self.came < self.n:
                 self.now = max(self.now, self.asked["arrival_s"][self.came])
         return self.first, self.last, self.stalled
 

@@ -60,9 +60,6 @@ class Engine:
     def __post_init__(self):
         check_layout(self.config, self.plan)
 
-    def _stages(self) -> range:
-        return range(self.plan.pp)
-
     def communication_s(self, tokens: int, sampled: int) -> float:
         """Return seconds of all operations of one pass, one after another."""
         at = replace(self.plan, micro_batch=1, global_batch=0, sequence=self.plan.stream_tp)
@@ -70,7 +67,7 @@ class Engine:
         return float(
             sum(
                 d.count * op_seconds(d, at, self.cluster, rates)
-                for stage in self._stages()
+                for stage in range(self.plan.pp)
                 for d in pass_demands(self.config, self.plan, tokens, sampled, stage)
                 if d.count > 0 and d.items > 0 and self.plan.size(d.over) > 1
             )
@@ -101,11 +98,11 @@ class Engine:
             found["token"] += sum(op.flops for op in near) / tp - 2 * core
         found["head"] = head_operation(config, 1).flops / tp
         width = self.plan.states.weights
-        held = [hold(config, self.plan, stage) for stage in self._stages()]
+        held = [hold(config, self.plan, stage) for stage in range(self.plan.pp)]
         found["experts"], found["weights"] = (
             width * sum(h.parameters()[i] for h in held) for i in (0, 1)
         )
-        found["kv"] = sum(kv_bytes(config, self.plan, 1, stage) for stage in self._stages())
+        found["kv"] = sum(kv_bytes(config, self.plan, 1, stage) for stage in range(self.plan.pp))
         return found
 
     def seconds(self, tokens, pairs, rows, context, sampled=None):
@@ -144,7 +141,7 @@ class Engine:
             summed over the stages of a pipeline.
         """
         at, lines = replace(self.plan, micro_batch=1, sequence=self.plan.stream_tp), []
-        for stage in self._stages():
+        for stage in range(self.plan.pp):
             for d in pass_demands(self.config, self.plan, tokens, sampled, stage):
                 if d.count > 0 and d.items > 0 and self.plan.size(d.over) > 1:
                     level = [c.level for c in crossings(at, d.over, self.cluster) if c.crosses][-1]

@@ -1,9 +1,9 @@
 """A server simulated pass by pass: when each request gets its first and its last token.
 
-Two policies. ``continuous``, as in ``tokenlife.transformer.generate.serve``: between two
-passes whoever has come joins, all their prompts are read in one pass while the rows in flight wait;
-then one decode step, and so on. ``chunked`` (Sarathi [1]_): a pass carries at most ``chunk`` new tokens, one
-for each row that decodes and the rest for prompts in the order of arrival. Where only decode is
+Two policies. ``continuous``, as in ``tokenlife.transformer.generate.serve``: between two passes
+whoever has come joins, all their prompts are read in one pass while the rows in flight wait; then
+one decode step, and so on. ``chunked`` (Sarathi [1]_): a pass carries at most ``chunk`` new tokens,
+one for each row that decodes and the rest for prompts in the order of arrival. Where only decode is
 going on, nothing changes from step to step but the length of the caches: such steps are priced
 together, up to the next arrival or end.
 
@@ -24,7 +24,7 @@ import heapq
 import math
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -33,13 +33,6 @@ from tokenlife.jobs.serving.requests import ServingError
 
 POLICIES = ("continuous", "chunked")
 SEGMENT = 256  # decode steps priced together at most
-
-
-class Passes(Protocol):
-    """Whatever knows the seconds of a pass, as :class:`~tokenlife.jobs.serving.engine.Engine`."""
-
-    def seconds(self, tokens, pairs, rows, context, sampled=None):
-        """Return them; ``context`` may be an array."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +99,7 @@ class Served(NamedTuple):
         return float(((self.table.ttft_s <= ttft_s) & (self.table.tpot_s <= tpot_s)).mean())
 
 
-def utilisation(asked: pd.DataFrame, engine: Passes, server: Server, prefilled=False) -> float:
+def utilisation(asked: pd.DataFrame, engine, server: Server, prefilled=False) -> float:
     """Return the offered load; 0 for fewer than two requests."""
     span = asked.arrival_s.iloc[-1] - asked.arrival_s.iloc[0]
     if len(asked) < 2:
@@ -126,7 +119,7 @@ def _pairs(new, past):
 
 
 def simulate(
-    asked: pd.DataFrame, engine: Passes, server: Server, instances: int = 1, prefilled=False
+    asked: pd.DataFrame, engine, server: Server, instances: int = 1, prefilled=False
 ) -> Served:
     """Serve requests on equal instances, dealt in turn.
 
@@ -134,6 +127,8 @@ def simulate(
     ----------
     asked
         A table of :func:`~tokenlife.jobs.serving.requests.requests`.
+    engine
+        Whatever knows the ``seconds`` of a pass, as :class:`~tokenlife.jobs.serving.engine.Engine`.
     prefilled
         Whether prompts were read elsewhere: then only decode runs, ``first_s`` is in ``asked``.
 
@@ -285,8 +280,8 @@ class _Run:
 
 def disaggregated(
     asked: pd.DataFrame,
-    readers: tuple[Passes, Server, int],
-    writers: tuple[Passes, Server, int],
+    readers: tuple,
+    writers: tuple,
     kv_bytes_per_token: float,
     link_Bps: float,
     latency_s: float = 0.0,

@@ -271,7 +271,7 @@ base = chosen.encode(
     ),
     tooltip=["algorithm:N", alt.Tooltip("time:Q", format=".3s")],
 )
-ends = base.transform_filter("datum.bytes > 9e5 && datum.bytes < 1.2e6"  # 1 MiB)
+ends = base.transform_filter("datum.bytes > 9e5 && datum.bytes < 1.2e6")  # 1 MiB
 label_up = ends.transform_filter("datum.algorithm === 'ring'").mark_text(dy=-14)
 label_down = ends.transform_filter("datum.algorithm !== 'ring'").mark_text(dy=16)
 (

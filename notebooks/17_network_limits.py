@@ -582,7 +582,7 @@ power = math.log(final.seconds / first.seconds) / math.log(final.flows / first.f
     .mark_point(filled=True, size=80, color=charts.LABELS["measured"].colour)
     .encode(x, y.axis(**charts.LOG_TIME_AXIS), tooltip=["flows:Q", "seconds:Q"])
     + alt.Chart(costs).mark_line(color=PALETTE["grey"]).encode(x, alt.Y("n log n:Q"))
-    + alt.Chart(costs.head(1)).mark_text(dy=-12, align="left").encode(
+    + alt.Chart(costs.head(1)).mark_text(dy=16, dx=30, align="left").encode(
         x, alt.Y("n log n:Q"), text=alt.value("n log n, through the last point"))
 ).properties(
     title=f"Processor time grew with the power {power:.2f} of the flows",

@@ -1,5 +1,6 @@
 """Serving simulated: requests, what a pass takes, and a server that batches them."""
 
+from tokenlife.jobs.serving.disaggregated import disaggregated
 from tokenlife.jobs.serving.engine import BOUND, Engine
 from tokenlife.jobs.serving.requests import (
     ServingError,
@@ -9,7 +10,7 @@ from tokenlife.jobs.serving.requests import (
     read_trace,
     requests,
 )
-from tokenlife.jobs.serving.server import Served, Server, disaggregated, simulate
+from tokenlife.jobs.serving.server import Served, Server, simulate
 
 __all__ = [
     "BOUND", "Engine", "Served", "Server", "ServingError", "disaggregated", "lengths", "poisson",

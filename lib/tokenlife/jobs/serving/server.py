@@ -7,9 +7,6 @@ one for each row that decodes and the rest for prompts in the order of arrival. 
 going on, nothing changes from step to step but the length of the caches: such steps are priced
 together, up to the next arrival or end.
 
-:func:`disaggregated` [2]_ reads prompts on some instances and decodes on others; keys and values
-follow over each reader's own link, one after another. Requests are dealt to instances in turn.
-
 A row's cache is reserved when it joins, for its longest. Left out: preemption, caches that decode
 has no room for (they wait on no machine), several passes in flight, and routing by prefix or load.
 
@@ -17,7 +14,6 @@ References
 ----------
 .. [1] A. Agrawal et al., "Taming throughput-latency tradeoff in LLM inference with
    Sarathi-Serve", OSDI 2024.
-.. [2] Y. Zhong et al., "DistServe", OSDI 2024.
 """
 
 import heapq
@@ -276,50 +272,3 @@ class _Run:
     def _count(self, prompt, decode, passes, busy_s, drawn):
         self.counts.update(prompt=int(prompt), decode=decode, passes=passes, drawn=drawn)
         self.counts["busy_s"] += busy_s
-
-
-def disaggregated(
-    asked: pd.DataFrame,
-    readers: tuple,
-    writers: tuple,
-    kv_bytes_per_token: float,
-    link_Bps: float,
-    latency_s: float = 0.0,
-) -> Served:
-    """Read prompts on some instances, decode on others.
-
-    Parameters
-    ----------
-    readers, writers
-        Passes, batching and number of the instances that read prompts, and that decode.
-    kv_bytes_per_token
-        That follow a prompt, over all ranks of an instance.
-    link_Bps, latency_s
-        Of one reader's way out.
-
-    Returns
-    -------
-    Served
-        ``utilisation`` is that of whichever of readers, links and writers has most to do; the table
-        has ``sent_s`` too, from the first token until its cache has arrived.
-    """
-    read = simulate(asked.assign(output=1), *readers)
-    first = asked.arrival_s + read.table.ttft_s
-    volume = asked.prompt * kv_bytes_per_token
-    takes = (latency_s + volume / link_Bps).to_numpy()
-    there, free = np.zeros(len(asked)), [0.0] * readers[2]
-    for i in np.argsort(first.to_numpy(), kind="stable"):
-        lane = i % readers[2]
-        there[i] = free[lane] = max(first.iloc[i], free[lane]) + takes[i]
-    alone = asked.output.to_numpy() == 1  # nothing is left to decode
-    there[alone] = first[alone]
-    handed = asked.assign(
-        arrival_s=there, first_s=first, came_s=asked.arrival_s, sent_s=there - first
-    )
-    written = simulate(handed.sort_values("arrival_s"), *writers, prefilled=True)
-    span = asked.arrival_s.iloc[-1] - asked.arrival_s.iloc[0]
-    links = float(takes[~alone].sum() / readers[2] / span) if span else math.inf
-    table = written.table.assign(arrival_s=asked.arrival_s).drop(columns=["first_s", "came_s"])
-    counts = read.counts + written.counts
-    counts["kv_bytes"] = float(volume[~alone].sum())
-    return Served(table, max(read.utilisation, links, written.utilisation), counts)

@@ -35,6 +35,7 @@ import numpy as np
 import pandas as pd
 import torch
 from tokenlife import charts
+from tokenlife.catalog import read_reference
 from tokenlife.charts import PALETTE
 from tokenlife.costs import forward_flops
 from tokenlife.costs.memory import kv_bytes_per_token
@@ -160,12 +161,13 @@ charts.table(
 # the prompts and the other the answers.
 
 # %%
+trace = read_reference("12_traces").set_index("trace").loc["azure-conversation"]
 lines = []
 for rate in rates:
     asked = requests(
         poisson(count, rate, seed),
-        lengths(count, 1020, 1154.70, 8000, seed + 1),
-        lengths(count, 129, 211.13, 2000, seed + 2),
+        lengths(count, trace.prompt_median, trace.prompt_mean, 8000, seed + 1),
+        lengths(count, trace.output_median, trace.output_mean, 2000, seed + 2),
     )
     server = Server(rows=128, kv_tokens=1_000_000)
     chunked = Server(rows=128, kv_tokens=1_000_000, policy="chunked", chunk=512)

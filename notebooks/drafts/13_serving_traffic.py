@@ -68,8 +68,8 @@ floor_s = rounds * cluster.levels[0].latency_s
 charts.prose(
     f"{config.layers} layers with two all-reduces each, in a ring of {tp}: {rounds:,} messages one "
     f"after another. At {format_time(cluster.levels[0].latency_s)} a message a token takes "
-    f"{{modelled}}`{format_time(floor_s)}` before one byte is counted. A single stream then gets at "
-    f"most {1 / floor_s:.0f} tokens a second, however fast the GPUs are."
+    f"{{modelled}}`{format_time(floor_s)}` before one byte is counted. A single stream then gets "
+    f"at most {1 / floor_s:.0f} tokens a second, however fast the GPUs are."
 )
 
 # %% [markdown]
@@ -145,8 +145,8 @@ bill = pd.DataFrame(
 )
 charts.table(
     bill,
-    caption=f"Moving the cache of a prompt over {rate_Bps * 8 / 1e9:.0f} Gbit/s a card, or computing "
-    "it again at the peak",
+    caption=f"Moving the cache of a prompt over {rate_Bps * 8 / 1e9:.0f} Gbit/s a card, or "
+    "computing it again at the peak",
     label="modelled",
     formats={"bytes a token": format_bytes, "8,192 tokens": format_bytes}
     | dict.fromkeys(["one card", "eight cards", "read again on 8 GPUs"], format_time),

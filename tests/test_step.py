@@ -10,9 +10,10 @@ from tokenlife.costs.flops import training_flops
 from tokenlife.costs.memory import kv_bytes_per_token
 from tokenlife.errors import TokenlifeError
 from tokenlife.jobs.cluster import Cluster
+from tokenlife.jobs.compute import Calibration, model_flops
 from tokenlife.jobs.placement import crossings, op_seconds
 from tokenlife.jobs.published import compare, korthikanti_plan, runs
-from tokenlife.jobs.step import Calibration, bubble_seconds, model_flops, step, sweep_steps
+from tokenlife.jobs.step import bubble_seconds, step, sweep_steps
 from tokenlife.jobs.timeline import pipeline_tasks, play
 from tokenlife.jobs.traffic import sweep
 from tokenlife.parallel import Demand, Plan, Plans

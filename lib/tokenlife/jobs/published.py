@@ -25,7 +25,8 @@ import pandas as pd
 
 from tokenlife.catalog import read_reference
 from tokenlife.jobs.cluster import Cluster
-from tokenlife.jobs.step import Calibration, model_flops, step
+from tokenlife.jobs.compute import Calibration, model_flops
+from tokenlife.jobs.step import step
 from tokenlife.parallel import Plan, PlanError
 from tokenlife.transformer import ModelConfig
 
@@ -146,7 +147,7 @@ def runs() -> tuple[Run, ...]:
 
     Examples
     --------
-    >>> len(runs()), runs()[0].name, round(runs()[0].seconds, 2)
+    >>> len(runs()), runs()[0].name, float(round(runs()[0].seconds, 2))
     (21, 'GPT 1.7B', 3.53)
     """
     return (*_megatron(), *_korthikanti(), *_llama())

@@ -16,8 +16,9 @@ import pandas as pd
 
 from tokenlife.errors import TokenlifeError
 from tokenlife.jobs.cluster import Cluster
+from tokenlife.jobs.compute import Calibration
 from tokenlife.jobs.placement import placement
-from tokenlife.jobs.step import PARTS, Calibration, step, sweep_steps
+from tokenlife.jobs.step import PARTS, step, sweep_steps
 from tokenlife.jobs.traffic import AXES, sweep
 from tokenlife.parallel import Plan, Plans
 from tokenlife.transformer import ModelConfig

@@ -18,8 +18,8 @@ the others' time counts once, while the pipeline fills. Optimiser: its states ar
 once, at the memory's rate.
 
 Four numbers are calibrated, together, for all jobs
-(:class:`~tokenlife.jobs.compute.Calibration`). Left out: links that collide, stragglers, checkpoints, data loading, 8-bit products, uneven experts, and power below a
-chip's rating.
+(:class:`~tokenlife.jobs.compute.Calibration`). Left out: links that collide, stragglers,
+checkpoints, data loading, 8-bit products, uneven experts, and power below a chip's rating.
 """
 
 from collections.abc import Mapping

@@ -29,7 +29,7 @@
 # %% tags=["parameters"]
 stages = 4
 micro_batches = 8  # of each real run; a multiple of stages
-rate = 200e6  # of each link of the lab in the timed runs, bit/s
+rate = 300e6  # of each link of the lab in the timed runs, bit/s
 repeats = 3  # of each timed run
 keep = False  # write what was measured to data/results/
 
@@ -257,6 +257,23 @@ def compare(parts, whole, sizes, ids):
     return {"alone": float(loss.detach()), "gradient": worst}
 
 
+def alone_times(parts, work, shape, passes=2):
+    """Seconds of forward and backward of this rank's first chunk, without any network."""
+    import time
+
+    import torch
+
+    chunk, part = next(iter(parts.items()))
+    times = []
+    for _ in range(passes):
+        begin = time.monotonic()
+        work("F", chunk, 0, torch.zeros(shape))
+        turn = time.monotonic()
+        work("B", chunk, 0, torch.zeros(shape) if part.head is None else None)
+        times.append([turn - begin, time.monotonic() - turn])
+    return times
+
+
 def train_step(here, sizes, ids, schedule, edges, early=True, repeats=0):
     """One counted training step by `pipeline_step`, some timed ones, and one process beside it."""
     from tokenlife.lab.calls import Calls
@@ -264,17 +281,21 @@ def train_step(here, sizes, ids, schedule, edges, early=True, repeats=0):
     whole, inputs, labels, number = setting(sizes, ids)
     micro = 1 + max(i for _, _, i in schedule[0])
     parts = {c: cut(whole, c, edges) for c in sorted({c for _, c, _ in schedule[here.rank]})}
-    losses, logs = [], []
+    losses, logs, alone = [], [], []
     work = chunk_work(parts, inputs.chunk(micro), labels.chunk(micro), number, losses)
     shape = (len(ids) // micro, inputs.shape[1], sizes["hidden_size"])
     for _ in range(repeats):
+        here.together()
+        before = alone_times(parts, work, shape)
         here.together(0.1)  # time enough for token buckets to fill
         logs.append(pipeline_step(schedule, shape, work, early))
+        here.together()
+        alone.append(before + alone_times(parts, work, shape))
     whole.zero_grad(), losses.clear()
     with here.counted() as sent, Calls() as calls:
         pipeline_step(schedule, shape, work, early)
     found = compare(parts.values(), whole, sizes, ids)
-    return {"loss": sum(losses), "calls": calls.rows(), "logs": logs, **sent, **found}
+    return {"loss": sum(losses), "calls": calls.rows(), "logs": logs, "times": alone, **sent, **found}
 
 
 # %%
@@ -671,7 +692,7 @@ base = alt.Chart(drawn).encode(
     ),
     tooltip=["named:N", "micro-batches:Q", alt.Tooltip("idle:Q", format=".1%")],
 )
-tags = base.transform_filter("datum['micro-batches'] === 64").mark_text(align="left", dx=7)
+tags = base.transform_filter("datum['micro-batches'] === 64").mark_text(align="left", dx=7, dy=-6)
 (
     base.mark_line().encode(y=alt.Y("idle:Q", title="idle share of the step").axis(format="%"))
     + base.mark_point(filled=True, size=40).encode(y="played:Q")
@@ -873,7 +894,7 @@ def journey(here, shape, repeats):
 # %%
 shape = [4, 128, 256]  # sequences, tokens, width of what passes between the stages
 message_bytes = 4 * int(np.prod(shape))
-seconds = {"F": 0.06, "B": 0.06, "W": 0.06}  # of a stage; a chunk's share of it where there are two
+seconds = {"F": 0.04, "B": 0.04, "W": 0.04}  # of a stage; a chunk's share of it where there are two
 
 
 def sleeping(name, early=True):
@@ -918,9 +939,9 @@ def idle_of(line):
 
 
 def middle(on_each):
-    """Return the repeat whose step took the median time."""
-    lines = [measured_line(on_each, k) for k in range(len(on_each[0]))]
-    return sorted(lines, key=lambda line: line.end.max())[len(lines) // 2]
+    """Say which repeat's step took the median time."""
+    took = [measured_line(on_each, k).end.max() for k in range(len(on_each[0]))]
+    return int(np.argsort(took)[len(took) // 2])
 
 
 TIMES = ("modelled", "measured")
@@ -930,7 +951,7 @@ for name, on_each in zip(SHOWN, slept, strict=True):
     v = chunks_of(name)
     line = play(pipeline_tasks(pipeline_schedule(name, stages, micro_batches),
                                {k: t / v for k, t in seconds.items()}, send_s))  # fmt: skip
-    found[name] = line, middle(on_each)
+    found[name] = line, measured_line(on_each, middle(on_each))
     took = found[name][1].end.max()
     table.append(
         {"schedule": SHOWN[name], "step, modelled": line.makespan_s, "step, measured": took,
@@ -938,7 +959,7 @@ for name, on_each in zip(SHOWN, slept, strict=True):
          "idle, measured": idle_of(found[name][1])}
     )  # fmt: skip
 slept_table = pd.DataFrame(table)
-late = middle(slept_late).end.max()
+late = measured_line(slept_late, middle(slept_late)).end.max()
 
 # %% tags=["hide-input"]
 charts.table(
@@ -1011,32 +1032,9 @@ charts.prose(
 # ### Two stages that really compute
 #
 # Two ranks have a processor each. They train for real, forward and backward. How long a chunk takes
-# is measured beforehand, on both ranks at once and without any network; then the model foretells
+# is measured just before and after each step, on both ranks at once and without any network; from that the model foretells
 # the step. The layers are dealt in two ways. The vocabulary's scores are work too, and they all
 # fall to the last stage.
-
-
-# %%
-def paces(here, sizes, ids, micro, edges, repeats):
-    """Seconds that forward and backward of this rank's chunk take, without a network."""
-    import time
-
-    import torch
-
-    whole, inputs, labels, number = setting(sizes, ids)
-    chunk = here.rank
-    part = cut(whole, chunk, edges)
-    work = chunk_work({chunk: part}, inputs.chunk(micro), labels.chunk(micro), number, [])
-    shape = (len(ids) // micro, inputs.shape[1], sizes["hidden_size"])
-    times = []
-    for _ in range(repeats):
-        here.together()
-        marks = [time.monotonic()]
-        work("F", chunk, 0, torch.zeros(shape))
-        marks.append(time.monotonic())
-        work("B", chunk, 0, torch.zeros(shape) if part.head is None else None)
-        times.append([marks[1] - marks[0], time.monotonic() - marks[1]])
-    return times
 
 
 # %%
@@ -1048,10 +1046,8 @@ heavy = {"sizes": heavier, "ids": long_batch}
 computed, label, place = on_ranks(
     "computed",
     (journey, {"shape": shape, "repeats": 9}),
-    *((paces, heavy | {"micro": micro_batches, "edges": edges, "repeats": 12})
-      for edges in DEALS.values()),
     *((train_step, heavy | {"schedule": pipeline_schedule(name, 2, micro_batches),
-                            "edges": DEALS[deal], "repeats": repeats}) for name, deal in cases),
+                            "edges": DEALS[deal], "repeats": repeats + 2}) for name, deal in cases),
     number=2,
     rate=rate,
 )  # fmt: skip
@@ -1059,7 +1055,6 @@ computed, label, place = on_ranks(
 # %% tags=["hide-input"]
 travel, *rest = computed
 hop_s = float(np.median(np.subtract(travel[1], travel[0])))
-pace = {deal: np.median(np.array(t), axis=1) for deal, t in zip(DEALS, rest, strict=False)}
 
 
 def uneven(name, p, m, seconds_of, send_s, v=1):
@@ -1074,17 +1069,20 @@ def uneven(name, p, m, seconds_of, send_s, v=1):
 
 
 table = []
-for (name, deal), on_each in zip(cases, rest[len(DEALS) :], strict=True):
+for (name, deal), on_each in zip(cases, rest, strict=True):
     for rank, result in enumerate(on_each):
         assert result["gradient"] <= TOLERANCE, (name, deal, rank, result["gradient"])
-    each = {(kind, c): pace[deal][c][k] for k, kind in enumerate("FB") for c in (0, 1)}
+    k = middle([result["logs"] for result in on_each])
+    real = measured_line([result["logs"] for result in on_each], k)
+    # What a chunk takes by itself, just before and just after this very step: (chunk, F or B)
+    pace = np.median([result["times"][k] for result in on_each], axis=1)
+    each = {(kind, c): pace[c][j] for j, kind in enumerate("FB") for c in (0, 1)}
     line = uneven(name, 2, micro_batches, each, hop_s)
-    real = middle([result["logs"] for result in on_each])
     took = real.end.max()
     table.append(
         {"layers": deal, "schedule": SHOWN[name],
-         "F + B, first stage": float(pace[deal][0].sum()),
-         "F + B, last stage": float(pace[deal][1].sum()), "step, modelled": line.makespan_s,
+         "F + B, first stage": float(pace[0].sum()),
+         "F + B, last stage": float(pace[1].sum()), "step, modelled": line.makespan_s,
          "step, measured": took, "error": line.makespan_s / took - 1,
          "idle, modelled": line.bubble_fraction, "idle, measured": idle_of(real)}
     )  # fmt: skip
@@ -1092,7 +1090,7 @@ computed_table = pd.DataFrame(table)
 charts.table(
     computed_table,
     caption=f"Two stages that train for real, {micro_batches} micro-batches of 512 tokens, "
-    f"messages of {size(message_bytes)}, {RATE}; the median of {repeats}",
+    f"messages of {size(message_bytes)}, {RATE}; the median of {repeats + 2}",
     label={"F + B, first stage": label, "F + B, last stage": label, "step, modelled": "modelled",
            "step, measured": label, "idle, modelled": "modelled", "idle, measured": label},
     formats=dict.fromkeys(("F + B, first stage", "F + B, last stage", "step, modelled",
@@ -1104,7 +1102,7 @@ charts.table(
 worst = computed_table.error.abs().max()
 halves = computed_table[computed_table.schedule == "1F1B"].set_index("layers")
 first, last = (halves.loc["4 + 4 layers", f"F + B, {end} stage"] for end in ("first", "last"))
-slow = [float(pace[deal].sum(axis=1).max()) for deal in DEALS]
+slow = halves[["F + B, first stage", "F + B, last stage"]].max(axis=1).tolist()
 charts.prose(
     f"The worst error of the four is {{{label}}}`{worst:.1%}`. The model has the times of one "
     "chunk, alone on its processor; in the run the processors also carry messages, and no two "
@@ -1201,7 +1199,7 @@ for k in range(1, len(spot)):
 ends["spot"] = spot
 base = alt.Chart(grid).encode(
     x=alt.X("send:Q", title="time of a send, as a part of a stage's forward pass")
-    .scale(domain=[0, 1.22], nice=False)
+    .scale(domain=[0, 1.36], nice=False)
     .axis(values=[0, 0.25, 0.5, 0.75, 1], format="%"),
     y=alt.Y("longer:Q", title="step longer by").axis(format="%"),
     color=alt.Color("schedule:N", legend=None).scale(

@@ -19,8 +19,8 @@ import pandas as pd
 
 from tokenlife.costs.operations import head_operation, layer_operations
 from tokenlife.jobs.cluster import Cluster
-from tokenlife.jobs.placement import crossings, op_seconds
 from tokenlife.jobs.compute import Calibration
+from tokenlife.jobs.placement import crossings, op_seconds
 from tokenlife.jobs.traffic import sent
 from tokenlife.parallel import Plan
 from tokenlife.parallel.inference import check_layout, kv_bytes, pass_demands

@@ -290,7 +290,7 @@ charts.table(
 # %% [markdown]
 # ## One step's time line
 #
-# The pipeline of the fastest plan, with eight stages and sixteen micro-batches drawn so that they
+# The pipeline of the fastest plan, its chunks put together and with eight stages and sixteen micro-batches drawn so that they
 # can
 # be seen. Backward takes twice as long as forward.
 
@@ -487,23 +487,20 @@ charts.prose(
 # %% tags=["hide-input"]
 others_net = what_ifs(found)
 charts.table(
-    others_net,
+    others_net.rename(columns={"step_time_s": "step", "mfu": "MFU", "exposed_s": "exposed"}),
     caption="The fastest plan on other networks",
-    label={"step_time_s": "modelled", "mfu": "modelled", "exposed_s": "modelled"},
-    formats={"step_time_s": format_time, "mfu": ".1%", "exposed_s": format_time, "change": "+.1%"},
+    label={"step": "modelled", "MFU": "modelled", "exposed": "modelled"},
+    formats={"step": format_time, "MFU": ".1%", "exposed": format_time, "change": "+.1%"},
 )
 
 # %% tags=["hide-input"]
 net = others_net.set_index("network").change
 charts.prose(
-    f"Twice the network card changes a step by "
-    f"{{modelled}}`{net['twice the network card']:+.1%}`, half the "
-    f"latency by {{modelled}}`{net['half the latency']:+.1%}`. Oversubscription of the "
-    f"outermost level "
-    f"costs {{modelled}}`{net.iloc[4]:+.1%}` where data parallelism is outermost, because only "
-    f"a few "
-    "edges of its rings cross; oversubscription of every level beyond the node costs "
-    f"{{modelled}}`{net.iloc[5]:+.1%}`."
+    f"Twice the network card changes a step by {{modelled}}`{net['twice the network card']:+.1%}`, "
+    f"half the latency by {{modelled}}`{net['half the latency']:+.1%}`. The outermost level can be "
+    f"as thin or as wide as one likes ({net.index[4]}: {{modelled}}`{net.iloc[4]:+.1%}`) while data "
+    "parallelism alone crosses it: only a few edges of its rings do. Oversubscription of every "
+    f"level beyond the node costs {{modelled}}`{net.iloc[5]:+.1%}`."
 )
 
 # %% [markdown]

@@ -282,13 +282,14 @@ def what_ifs(found: Found, row: int = 0, calibration: Calibration | None = None)
     """Price a plan on other networks: twice the card, half the latency, 7:1 oversubscription."""
     plan, cluster = found.plan(row), found.cluster
     outer = cluster.levels[-1]
+    other = 1.0 if outer.oversubscription >= 7 else 7.0
     others = {
         "as it is": cluster,
         "twice the network card": cluster.what_if(Bps=2),
         "half the network card": cluster.what_if(Bps=0.5),
         "half the latency": cluster.what_if(latency_s=0.5),
-        f"{outer.name} oversubscribed 7:1": cluster.what_if(
-            outer.name, oversubscription=7 / outer.oversubscription
+        f"{outer.name} oversubscribed {other:g}:1": cluster.what_if(
+            outer.name, oversubscription=other / outer.oversubscription
         ),
         "every level beyond the first 7:1": replace(
             cluster,
@@ -299,8 +300,8 @@ def what_ifs(found: Found, row: int = 0, calibration: Calibration | None = None)
         ),
     }
     rows = []
-    for name, other in others.items():
-        priced = step(found.config, plan, other, calibration)
+    for name, changed in others.items():
+        priced = step(found.config, plan, changed, calibration)
         exposed = sum(priced.parts_s[axis] for axis in AXES)
         rows.append((name, priced.time_s, priced.mfu, exposed))
     table = pd.DataFrame(rows, columns=["network", "step_time_s", "mfu", "exposed_s"])

@@ -533,10 +533,10 @@ net = others_net.set_index("network").change
 charts.prose(
     f"Twice the network card changes a step by {{modelled}}`{net['twice the network card']:+.1%}`, "
     f"half the latency by {{modelled}}`{net['half the latency']:+.1%}`. The outermost level can "
-    f"be as thin or as wide as one likes "
+    "be as thin or as wide as one likes "
     f"({net.index[4]}: {{modelled}}`{net.iloc[4]:+.1%}`) while "
-    "data parallelism alone crosses it: only a few edges of its rings do. Oversubscription of every "
-    f"level beyond the node costs {{modelled}}`{net.iloc[5]:+.1%}`."
+    "data parallelism alone crosses it: only a few edges of its rings do. Oversubscription of "
+    f"every level beyond the node costs {{modelled}}`{net.iloc[5]:+.1%}`."
 )
 
 # %% [markdown]

@@ -295,7 +295,14 @@ def train_step(here, sizes, ids, schedule, edges, early=True, repeats=0):
     with here.counted() as sent, Calls() as calls:
         pipeline_step(schedule, shape, work, early)
     found = compare(parts.values(), whole, sizes, ids)
-    return {"loss": sum(losses), "calls": calls.rows(), "logs": logs, "times": alone, **sent, **found}
+    return {
+        "loss": sum(losses),
+        "calls": calls.rows(),
+        "logs": logs,
+        "times": alone,
+        **sent,
+        **found,
+    }
 
 
 # %%
@@ -1032,9 +1039,9 @@ charts.prose(
 # ### Two stages that really compute
 #
 # Two ranks have a processor each. They train for real, forward and backward. How long a chunk takes
-# is measured just before and after each step, on both ranks at once and without any network; from that the model foretells
-# the step. The layers are dealt in two ways. The vocabulary's scores are work too, and they all
-# fall to the last stage.
+# is measured just before and after each step, on both ranks at once and without any network; from
+# that the model foretells the step. The layers are dealt in two ways. The vocabulary's scores are
+# work too, and they all fall to the last stage.
 
 
 # %%

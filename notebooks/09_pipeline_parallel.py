@@ -1457,8 +1457,6 @@ if keep:
 # %% [markdown]
 # ## The traffic this strategy leaves
 
-# LEFT
-
 # %% tags=["hide-input"]
 charts.table(
     pd.DataFrame(

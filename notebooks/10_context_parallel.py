@@ -1082,9 +1082,34 @@ if keep:
 
 # %% [markdown]
 # ## The traffic this strategy leaves
+#
+# Keys and values of every layer, in each forward and each backward pass, between few ranks. The
+# ring hides its hops behind attention and waits only for the last; a gather hides behind nothing.
+# Volume grows with the length of the sequence, the work it may hide behind with its square: long
+# sequences forgive a slow link, short ones do not, and then it is latency that counts.
 
-# LEFT
-
+# %% tags=["hide-input"]
+left = [
+    {
+        "way": method.replace("_", "-"),
+        "call": row.demand.kind.replace("_", "-"),
+        "phase": row.demand.phase,
+        "group": long.cp if row.demand.kind == "send" else row.group_size,
+        "calls a step": row.demand.count,
+        "buffer": row.demand.bytes_,
+        "sent per GPU and step": float(row.demand.count * row.sent_bytes),
+        "behind": row.demand.hides_behind or "nothing",
+    }
+    for method in ("ring", "all_gather")
+    for row in traffic.rows(longer(big.name), replace(long, cp_method=method))
+    if row.demand.axis == "cp"
+]
+charts.table(
+    pd.DataFrame(left),
+    caption=f"{big.name}, one sequence of {long_length:,} tokens, cp {long.cp}, tp {long.tp}",
+    label="modelled",
+    formats={"buffer": size, "sent per GPU and step": size},
+)
 
 # %% [markdown]
 # ## Where this stops being true

@@ -27,7 +27,7 @@ MENDS = (
     # A list's children must be list items; those of a list of citations are not.
     (re.compile(r'<div role="list" class="citation-list">'), '<div class="citation-list">'),
 )
-MODULES_GO_HERE = "<!-- modules -->"
+MODULES_GO_HERE = re.compile(r"<!-- modules of (.*?) -->")
 
 
 class provenance(nodes.Inline, nodes.TextElement):
@@ -73,9 +73,13 @@ class ChartDirective(SphinxDirective):
 
 
 def list_modules(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Put the documentation of every public module where a page says ``<!-- modules -->``."""
-    if MODULES_GO_HERE in source[0]:
-        source[0] = source[0].replace(MODULES_GO_HERE, "\n".join(map(_module, public_modules())))
+    """Put the documentation of rooms where a page says ``<!-- modules of wire network -->``."""
+
+    def documented(match: re.Match) -> str:
+        rooms = match[1].split()
+        return "\n".join(_module(m) for m in public_modules() if m.split(".")[1] in rooms)
+
+    source[0] = MODULES_GO_HERE.sub(documented, source[0])
 
 
 def public_modules() -> list[str]:

@@ -1,6 +1,7 @@
 """What collectives cost: round by round beside closed forms, bounds, and NCCL's own choice."""
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -273,7 +274,7 @@ def test_the_command_lists_what_works_fastest_first(capsys):
     able = {a.name for a in algorithms("all_reduce", 6)}
     assert {row["algorithm"] for row in data["algorithms"]} == able
     tiers = command(capsys, *["all_reduce", "--ranks", "6", "--bytes", "64", "--node-size", "3"])
-    assert {row["algorithm"] for row in tiers["algorithms"]} == able
+    assert {row["algorithm"] for row in tiers["algorithms"]} == able | {"hierarchical"}
     assert main(["collective", "all_reduce", "--ranks", "6", "--bytes", "64"]) == 0
     assert "fastest first" in capsys.readouterr().out
 
@@ -302,12 +303,47 @@ def test_the_command_lists_what_works_fastest_first(capsys):
         ("all_reduce --ranks 4 --bytes 4 --option unheard=1", "unheard"),
         ("broadcast --ranks 4 --bytes 4 --root 9", "root"),
         ("all_sum --ranks 4 --bytes 4", "no collective 'all_sum'"),
+        ("all_reduce --ranks 4 --bytes 4 --option fan=²", "--option"),
+        ("all_reduce --algorithm ring --ranks 4 --bytes 4 --option ranks=2", "no option of"),
+        ("all_reduce --ranks 4 --bytes 4 --option fan=99999999999999999999", "at most"),
+        ("all_reduce --ranks 4 --bytes 4 --option node=3", "4 ranks with node=3"),
+        ("all_reduce --ranks 4 --bytes 4 --pieces 1000000000", "at most 65,536"),
+        ("all_reduce --ranks 4 --bytes 4 --pieces 2 --option pieces=3", "given twice"),
+        ("all_reduce --ranks 8 --bytes 9EB", "below 288 PB"),
+        ("all_reduce --ranks 8 --bytes 1e30", "below 288 PB"),
+        ("all_reduce --ranks 1048576 --bytes 1MiB --node-size 8", "fewer ranks"),
+        ("all_reduce --ranks 1048576 --bytes 1MiB --algorithm ring", "fewer ranks"),
+        ("all_to_all --ranks 65536 --bytes 1MiB", "at most 4,096 ranks"),
+        ("barrier --ranks 4 --algorithm dissemination --on leaf-spine", "a barrier has none"),
+        ("all_reduce --ranks 4 --bytes 4 --algorithm ring --on leaf-spine --beta 0", "--beta"),
+        ("all_reduce --ranks 4 --bytes 4 --algorithm ring --on leaf-spine --goal x", "--on"),
     ],
 )
 def test_bad_input_is_one_line(capsys, words, message):
     assert main(["collective", *words.split()]) == 2
     out = capsys.readouterr()
     assert not out.out and out.err.count("\n") == 1 and message in out.err
+
+
+def test_a_node_of_the_links_is_a_node_of_the_algorithm(capsys):
+    words = "all_reduce --ranks 16 --bytes 1MiB --node-size 4 --node-bandwidth 3.6Tbps"
+    one = command(capsys, *f"{words} --algorithm hierarchical".split())
+    assert one == command(capsys, *f"{words} --algorithm hierarchical --option node=4".split())
+    rows = command(capsys, *words.split())["algorithms"]
+    (same,) = (row for row in rows if row["algorithm"] == "hierarchical")
+    assert same["time_s"] == one["time_s"] and same["rounds"] == 12
+
+
+def test_goal_takes_the_place_of_ordinary_files_only(capsys, tmp_path):
+    pipe, real, link = (tmp_path / name for name in ("pipe", "real", "link"))
+    os.mkfifo(pipe)
+    link.symlink_to(real)
+    words = "collective all_reduce --ranks 2 --bytes 4 --algorithm ring"
+    for odd in (str(pipe), ""):
+        assert main([*words.split(), "--goal", odd]) == 2
+        assert "an ordinary file" in capsys.readouterr().err
+    assert pipe.is_fifo() and main([*words.split(), "--goal", str(link)]) == 0
+    assert link.is_symlink() and real.read_text().startswith("num_ranks 2")
 
 
 def test_an_unsupported_rank_count_names_those_that_work(capsys):

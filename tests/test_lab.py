@@ -321,11 +321,27 @@ def test_the_command_prints_the_keys_that_scripts_rely_on(namespaces, capsys, tm
 
 
 @pytest.mark.parametrize(
-    "wish", ["--ranks 0 --bytes 4", "--ranks 2 --bytes 5", "--ranks 2 --bytes x"]
+    "wish",
+    [
+        "--ranks 0 --bytes 4",
+        "--ranks 2 --bytes 5",
+        "--ranks 2 --bytes x",
+        "--ranks 2 --bytes 1e30",
+        "--ranks 2 --bytes 4 --rate=",
+    ],
 )
 def test_the_command_refuses_in_one_line(capsys, wish):
     assert main(["lab", "all_reduce", *wish.split()]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_command_says_in_lines_what_loopback_lacks(home, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv(MODE, "loopback")
+    call = "lab all_reduce --ranks 2 --bytes 4KiB --rate 1gbit --repeats 1 --json"
+    assert main([*call.split(), "--capture", str(tmp_path / "frames")]) == 0
+    out = capsys.readouterr()
+    assert json.loads(out.out)["place"] == "loopback" and out.err.count("\n") == 2
+    assert "without the rate" in out.err and "no captures" in out.err
 
 
 def test_frames_are_read_as_scapy_wrote_them(tmp_path):

@@ -1,6 +1,7 @@
 """``tokenlife collective``: what one collective sends, and how long it takes."""
 
 import argparse
+from pathlib import Path
 
 from tokenlife.cli import Result
 from tokenlife.collectives import (
@@ -38,6 +39,11 @@ OPTIONS = {
     "goal": (str, "file to write the schedule to, as GOAL text"),
 }
 
+OF_BUILD = ("kind", "name", "ranks")  # what every algorithm is given: no options of its own
+MOST_PIECES = 2**16
+MOST_SENDS = 10**9  # a minute's worth, priced one by one
+LARGEST_ALL_TO_ALL = 4096  # its schedules hold ranks² blocks
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -56,17 +62,22 @@ def run(args: argparse.Namespace) -> Result:
         If the collective, algorithm, options, sizes or links cannot be.
     """
     definition(args.kind)
+    registry.check_group(args.ranks)
     if args.routing and not args.on:
         raise ScheduleError("--routing needs --on, a topology")
     size, links, options = _size(args), _links(args), _options(args)
+    if args.kind == "all_to_all" and args.ranks > LARGEST_ALL_TO_ALL:
+        raise ScheduleError(f"an all_to_all has at most {LARGEST_ALL_TO_ALL:,} ranks here")
     if args.algorithm is None:
         return _compare(args, size, links, options)
-    schedule = build(args.kind, args.algorithm, args.ranks, **options)
+    chosen = algorithm(args.kind, args.algorithm)
+    schedule = build(args.kind, args.algorithm, args.ranks, **_node(args, chosen) | options)
     if args.on:
         return _simulated(args, schedule, size, links)
-    cost = price(schedule, size, 1, links)
-    if args.goal:
-        with atomic_write(args.goal, ScheduleError) as file:
+    place = None if args.goal is None else _ordinary(args.goal)
+    cost = _priced(schedule, size, links)
+    if place:
+        with atomic_write(place, ScheduleError) as file:
             file.write(goal_text(schedule, size, 1, links.gamma_s_per_B).encode())
     data = _row(args, schedule, size, cost.time_s)
     sent = data["bytes_sent_per_rank"] = cost.sent_bytes[: args.ranks].tolist()
@@ -85,26 +96,31 @@ def run(args: argparse.Namespace) -> Result:
 
 def _compare(args, size: int, links, options: dict) -> Result:
     """Price every algorithm that works for so many ranks; each takes the options that it knows."""
-    registry.check_group(args.ranks)
     if args.on or args.routing:
         raise ScheduleError("--on simulates one schedule: name its --algorithm")
-    able = algorithms(args.kind, args.ranks)
-    known = {"root"} if definition(args.kind).rooted else set()
-    if not able:
-        raise ScheduleError(f"no algorithm for {args.kind} works for {args.ranks} ranks")
-    if args.goal:
+    if args.goal is not None:
         raise ScheduleError("--goal writes one schedule: name its --algorithm")
-    if strange := sorted(set(options) - {k for a in able for k in a.options} - known):
+    root = {k: v for k, v in options.items() if k == "root" and definition(args.kind).rooted}
+    every = algorithms(args.kind)
+    if strange := sorted(set(options) - {k for a in every for k in a.options} - set(root)):
         raise ScheduleError(f"no algorithm for {args.kind} has an option {strange[0]!r}")
+    asked = {
+        a.name: a.options | _node(args, a) | {k: v for k, v in options.items() if k in a.options}
+        for a in every
+    }
+    able = [a for a in every if a.supports(args.ranks, **asked[a.name])]
+    if idle := sorted(set(options) - {k for a in able for k in a.options} - set(root)):
+        wish = f"{idle[0]}={options[idle[0]]}"
+        raise ScheduleError(f"no {args.kind} works for {args.ranks} ranks with {wish}")
     rows = []
     for each in able:
-        mine = {k: v for k, v in options.items() if k in each.options or k in known}
-        schedule = build(args.kind, each.name, args.ranks, **mine)
+        # A free length of a torus is 0 among its defaults, which nobody may ask for.
+        mine = {k: v for k, v in asked[each.name].items() if v != each.options[k]}
+        schedule = build(args.kind, each.name, args.ranks, **mine, **root)
         if isinstance(links, Tiers):
-            time_s = price(schedule, size, 1, links).time_s
+            time_s = _priced(schedule, size, links).time_s
         else:
-            mine.pop("root", None)
-            time_s = float(links.terms_s(each.terms(args.ranks, size, **(each.options | mine))))
+            time_s = float(links.terms_s(each.terms(args.ranks, 1.0 * size, **asked[each.name])))
         rows.append(_row(args, schedule, size, time_s))
     rows.sort(key=lambda row: row["time_s"])
     lines = [
@@ -113,13 +129,21 @@ def _compare(args, size: int, links, options: dict) -> Result:
         for row in rows
     ]
     data = {"kind": args.kind, "ranks": args.ranks, "bytes": size, "algorithms": rows}
-    return Result(data, "\n".join([f"{_head(args, size)}, fastest first", *lines]))
+    return Result(
+        data, "\n".join([f"{_head(args, size)}, fastest first; each port at the full rate", *lines])
+    )
 
 
 def _simulated(args, schedule: Schedule, size: int, links) -> Result:
     """Simulate the flows of a schedule; latency is paid once for a message."""
-    if isinstance(links, Tiers) or links.gamma_s_per_B or args.goal:
+    if args.goal is not None:
+        raise ScheduleError("--goal writes a schedule, whatever the topology: leave out --on")
+    if isinstance(links, Tiers) or links.gamma_s_per_B:
         raise ScheduleError("--on takes --alpha and --bandwidth; nodes are in the topology")
+    if not links.beta_s_per_B:
+        raise ScheduleError("--on needs links with a rate: --beta must be more than zero")
+    if not size:
+        raise ScheduleError("--on simulates bytes, and a barrier has none")
     fabric = parse_topology(args.on, args.ranks, 8 / links.beta_s_per_B)
     how = args.routing or "ecmp"
     outcome = simulate(schedule, size, 1, fabric, how=how, alpha_s=links.alpha_s)
@@ -162,6 +186,9 @@ def _size(args) -> int:
         raise ScheduleError("--bytes is missing; write it like --bytes 4MiB")
     if (size := parse_bytes(args.bytes)) < 1:
         raise ScheduleError(f"--bytes must be at least 1, not {size}")
+    # All that the ranks send, twice the buffer for each of them, is counted in 64 bits.
+    if size >= (most := 2**61 // args.ranks):
+        raise ScheduleError(f"--bytes must be below {format_bytes(most)} for {args.ranks:,} ranks")
     return size
 
 
@@ -189,10 +216,43 @@ def _options(args) -> dict[str, int]:
     options = {k: getattr(args, k) for k in ("root", "pieces") if getattr(args, k) is not None}
     for text in args.option:
         name, _, value = text.partition("=")
-        if not value.isdigit():
+        if not (value.isascii() and value.isdigit()):
             raise ScheduleError(f"cannot read --option {text!r}; write it like --option fan=4")
+        if name in OF_BUILD:
+            raise ScheduleError(f"--option {text}: {name} is no option of an algorithm")
+        if name in options:
+            raise ScheduleError(f"{name} is given twice")
         options[name] = int(value)
+    for name, value in options.items():
+        least, most = name != "root", MOST_PIECES if name == "pieces" else registry.LARGEST_GROUP
+        if value < least:
+            raise ScheduleError(f"{name} must be at least {least:d}, not {value}")
+        if value > most:
+            raise ScheduleError(f"{name} must be at most {most:,}, not {value}")
     return options
+
+
+def _node(args, each: registry.Algorithm) -> dict[str, int]:
+    """Return the ranks in a node for an algorithm that asks: those of the links."""
+    return {"node": args.node_size} if args.node_size and "node" in each.options else {}
+
+
+def _ordinary(goal: str) -> Path:
+    """Return the place of a file, followed through links; a device would be replaced by it."""
+    place = Path(goal).resolve()
+    if place.exists() and not place.is_file():
+        raise ScheduleError(f"cannot write {goal!r}: --goal takes the name of an ordinary file")
+    return place
+
+
+def _priced(schedule: Schedule, size: int, links):
+    sends = len(schedule.rounds) * schedule.nodes
+    if sends > MOST_SENDS:
+        raise ScheduleError(
+            f"{schedule.algorithm} over {schedule.ranks:,} ranks is up to {sends:,} sends, too "
+            "many to price one by one; take fewer ranks, or neither --algorithm nor --node-size"
+        )
+    return price(schedule, size, 1, links)
 
 
 def _rate(rate_Bps: float | None) -> str:

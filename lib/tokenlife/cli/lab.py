@@ -1,11 +1,15 @@
 """``tokenlife lab``: run a collective for real, counted and timed, beside the model."""
 
 import argparse
+import os
+import sys
+import warnings
 
 from tokenlife import lab
 from tokenlife.cli import Result
 from tokenlife.units import format_bytes, format_time, parse_bytes, parse_rate, parse_time
 
+BUFFERS = 4  # that a rank holds at once: what it starts with, sends, receives, must end with
 HELP = "run a collective for real on this machine: measured beside modelled"
 
 
@@ -41,10 +45,28 @@ def run(args: argparse.Namespace) -> Result:
         warmup=2,
         capture=args.capture or True,
     )
-    rate = parse_rate(args.rate) if args.rate else None
-    delay = parse_time(args.delay) if args.delay else None
-    (done,) = lab.run(job, args.ranks, rate, delay, args.mtu, args.offload)
+    rate = None if args.rate is None else parse_rate(args.rate)
+    delay = None if args.delay is None else parse_time(args.delay)
+    _fits(job.bytes_ * max(args.ranks, 1))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", lab.LabWarning)
+        (done,) = lab.run(job, args.ranks, rate, delay, args.mtu, args.offload)
+    notes = [str(each.message) for each in given if each.category is lab.LabWarning]
+    if args.capture and done.place == "loopback":
+        notes.append("no captures: on loopback no rank has an interface of its own")
+    for note in notes:
+        print(f"tokenlife: {note}", file=sys.stderr)
     return Result(done.to_dict(), _text(done))
+
+
+def _fits(bytes_: int) -> None:
+    """Refuse buffers that this machine cannot hold; it would stop with the job half done."""
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if BUFFERS * bytes_ > has:
+        raise lab.LabError(
+            f"the ranks' buffers need about {format_bytes(BUFFERS * bytes_)} of memory, "
+            f"and this machine has {format_bytes(has)}: take fewer --bytes or --ranks"
+        )
 
 
 def _text(done: lab.Result) -> str:

@@ -20,10 +20,11 @@
 # gradient for the same weights. Before the optimiser may move a weight, the two gradients must be
 # added, and both ranks must hold the sum. With 16,384 GPUs it is no different, only larger.
 #
-# Neither rank says *send this to that one*. Both call an {term}`all-reduce`, one of ten operations
-# in which a whole group takes part: the {term}`collectives <collective>`. Every strategy that
-# spreads a model over machines ends in these ten calls. **What exactly does each of them ask for,
-# and how fast can it be at best, whatever algorithm is clever enough to do it?**
+# Neither rank says *send this to that one*. Both call an {term}`all-reduce`, one of the
+# {term}`collectives <collective>`: operations in which a whole group takes part. There are nine of
+# them here, and the plain send, which has a group of two, is counted as the tenth. Every strategy
+# that spreads a model over machines ends in these ten calls. **What exactly does each of them ask
+# for, and how fast can it be at best, whatever algorithm is clever enough to do it?**
 
 # %% tags=["parameters"]
 ranks = 4  # of the pictures, at most 4
@@ -78,7 +79,7 @@ def size(bytes_):
 # must learn the other's $S$ bytes, and nobody else can tell it. With $n$ ranks it would be absurd
 # to send all to all. Let each rank add up one $n$th of the buffer: it takes in that part from
 # $n - 1$ others, and hands its sum to $n - 1$ others. Each rank sends $2(n - 1)/n · S$ bytes,
-# hardly more than two buffers, however many ranks there are.
+# less than two buffers, however many ranks there are.
 
 # %% tags=["hide-input"]
 job = ModelConfig.load(small["model"])
@@ -246,7 +247,8 @@ verify(backwards(gather, "reduce_scatter"), once=True)
 verify(backwards(build("reduce_scatter", "ring", ranks), "all_gather"), once=True)
 
 # %% [markdown]
-# So each algorithm for copying gives one for adding, of the same rounds and the same bytes. It also
+# So each algorithm for copying gives one for adding, of the same rounds and the same bytes, as long
+# as it hands no rank the same block twice: backwards that rank would be counted twice. It also
 # settles half of the lower bounds: what holds for a broadcast holds for a reduce.
 #
 # ## Two halves make an all-reduce
@@ -265,9 +267,11 @@ print(f"before\n{buffers}\n\nafter the reduce-scatter\n{half}\n\nafter both\n{wh
 
 # %% [markdown]
 # The same trick makes a broadcast out of a scatter and an all-gather, and a reduce out of a
-# reduce-scatter and a gather. It is also how {term}`ZeRO <ZeRO>` and FSDP save memory at the price
-# of no more bytes: they stop in the middle, let each rank update only the weights whose gradients
-# it has, and gather the weights afterwards {cite}`rajbhandari2020zero`.
+# reduce-scatter and a gather. It is also how {term}`ZeRO <ZeRO>` saves memory at the price of no
+# more bytes: it stops in the middle, lets each rank update only the weights whose gradients it has,
+# and gathers the weights afterwards {cite}`rajbhandari2020zero`. FSDP, like ZeRO's third stage,
+# keeps only a share of the weights too. It gathers them in the forward pass and again in the
+# backward pass: half as much again.
 
 # %% tags=["hide-input"]
 COMPOSED = {
@@ -324,8 +328,8 @@ CALLS = [  # who, when, what moves, collective, ranks, bytes
     ("start of a job", "both", "weights", "broadcast", layout.dp, width * piece),
     ("before a checkpoint", "training", "nothing", "barrier", layout.world, 0),
     ("tensor parallel", "serving", "partial sums of one token", "all_reduce", 8, hidden * width),
-    ("expert parallel", "serving", "128 tokens to their experts (DeepSeek-V3)", "all_to_all", 32,
-     128 * v3.moe.top_k * v3.hidden),
+    ("expert parallel", "serving", "128 tokens to their experts (DeepSeek-V3, 8-bit)", "all_to_all",
+     32, 128 * v3.moe.top_k * v3.hidden),
     ("split prefill", "serving", "cache of an 8 Ki prompt", "send", 2,
      tokens * kv_bytes_per_token(sister) // 8),
     ("sampling", "serving", "logits of 64 tokens", "gather", 8, 64 * sister.vocab * width),
@@ -360,13 +364,15 @@ charts.prose(
 #
 # with $α$ the {term}`latency` and $β$ the seconds for a byte, the inverse of bandwidth
 # {cite}`hockney1994challenge`. At $m = α/β$ half of the time is latency; below it a message costs
-# about the same however short it is. Adding a byte to another costs a third constant, $γ$. A
-# collective that takes $r$ rounds one after another, with $b$ bytes through the busiest rank and
-# $c$ bytes added there, takes
+# about the same however short it is. Adding a byte to another costs a third constant, $γ$. A round
+# lasts as long as its longest message. Let $b$ be the longest message of each round, summed over
+# $r$ rounds, and $c$ the bytes added in the same way. Then the collective takes
 #
 # $$T = r\,α + b\,β + c\,γ.$$
 #
-# Three numbers an algorithm. The library calls them `terms`:
+# Three numbers an algorithm. Where all ranks send all the time, as in a ring, $b$ is what each rank
+# sends. In a tree each round has another sender, and $b$ is more than any one of them sends. The
+# library calls the three `terms`:
 
 # %%
 from tokenlife.collectives import algorithm
@@ -460,7 +466,8 @@ charts.prose(
     f"For the running job the fit says $2α + Sβ$ = {{modelled}}`{format_time(forecast_s)}`. The "
     f"all-reduce took {{{label}}}`{format_time(real_s)}`: the forecast is off by "
     f"{forecast_s / real_s - 1:+.0%}. The envelope at the top of the page said "
-    f"{format_time(8 * sent / link['rate_bps'])}; it knew neither headers nor latency."
+    f"{format_time(8 * sent / link['rate_bps'])}; it knew neither headers, nor latency, nor "
+    "the bucket."
 )
 
 # %% [markdown]
@@ -470,7 +477,8 @@ charts.prose(
 #
 # **Rounds.** In one round a rank hears from one other. After $r$ rounds it knows of at most $2^r$
 # ranks, itself included. If the result of some rank depends on all, at least $\lceil \log_2 n
-# \rceil$ rounds pass. This holds for every collective but the send, and even for the barrier.
+# \rceil$ rounds pass. Backwards it is the same: in $r$ rounds at most $2^r$ ranks know of the root.
+# So this holds for every collective but the send, and even for the barrier.
 #
 # **Bytes.** A rank must receive whatever it must hold and does not, and a sum whose parts lie
 # elsewhere it must receive at least once. It must send whatever is needed elsewhere and held
@@ -566,7 +574,7 @@ base = alt.Chart(shown).encode(
     x=alt.X("rounds:Q", title="rounds (logarithmic)")
     .scale(type="log", domain=[4, MOST], nice=False)
     .axis(values=[5, 10, 20, 50, 100, 200, 500, 1000]),
-    y=alt.Y("sent:Q", title="bytes sent ÷ S (logarithmic)")
+    y=alt.Y("sent:Q", title="bytes one after another ÷ S (logarithmic)")
     .scale(type="log", domain=[0.8, 200], nice=False)
     .axis(values=[2, 5, 10, 20, 50, 100]),
 )
@@ -598,7 +606,7 @@ alt.layer(
     *names,
 ).properties(
     title=f"All-reduce over {n} ranks: few rounds or few bytes, rarely both",
-    description="Each all-reduce algorithm as a point: rounds across, bytes of the busiest rank "
+    description="Each all-reduce algorithm as a point: rounds across, bytes one after another "
     "over the buffer up, both logarithmic; dashed lines are the lower bounds. Algorithms that may "
     "be cut into pieces are lines: more pieces, more rounds, fewer bytes. "
     + "; ".join(f"{p.algorithm}: {p.rounds:.0f} rounds, {p.sent:.2f}" for p in ends.itertuples())

@@ -17,8 +17,8 @@
 # ```
 #
 # The call is made: sum these gradients over these ranks. Somebody now has to say who sends what to
-# whom, and in which order. There are a dozen good answers, and a library such as NCCL holds most
-# of them and picks one anew for every call.
+# whom, and in which order. There are a dozen good answers. A library such as NCCL holds a handful
+# and picks one anew for every call.
 #
 # **Which answer is the best one, and why is it another for 4 KiB than for 4 GiB, for eight ranks
 # than for 16,384?**
@@ -90,7 +90,8 @@ charts.prose(
     f"{{modelled}}`{format_time(float(bound.rounds) * alpha_s)}`. On the other end, an algorithm "
     f"of {int(bound.rounds)} rounds that sends the whole buffer in each moves "
     f"{int(bound.rounds)} buffers where the ring moves two. Somewhere between lies a size at which "
-    "the two take the same time, and every pair of algorithms has such a size."
+    "the two take the same time. Every pair has such a size, if one algorithm has fewer rounds and "
+    "the other fewer bytes."
 )
 
 # %% [markdown]
@@ -178,8 +179,8 @@ for a in algorithms("all_reduce", ranks):
 rows.sort(key=lambda row: (row["sent ÷ S"], row["rounds"]))
 charts.table(
     pd.DataFrame(rows),
-    caption=f"All-reduce over {ranks} ranks, S bytes: messages one after another, bytes of the "
-    f"busiest port, bytes added (* cut into {cut} pieces)",
+    caption=f"All-reduce over {ranks} ranks, S bytes: messages, bytes and added bytes one "
+    f"after another (* cut into {cut} pieces)",
     label={"rounds": "modelled", "sent ÷ S": "modelled", "added ÷ S": "modelled"},
     formats={"sent ÷ S": ".2f", "added ÷ S": ".2f"},
 )
@@ -441,9 +442,9 @@ charts.prose(
 )
 
 # %% [markdown]
-# At powers of two, halving–doubling takes over from recursive doubling and keeps the lead; at 12
-# or 100 ranks ring and double tree overtake it. The model has all links alike, and that flatters
-# it: its partners are up to half of the machine away.
+# At powers of two, halving–doubling takes over from recursive doubling and keeps the lead (over two
+# ranks it is the same as the ring); at 12 or 100 ranks ring and double tree overtake it. The model
+# has all links alike, and that flatters it: its partners are up to half of the machine away.
 #
 # ## Time against ranks
 
@@ -510,7 +511,7 @@ charts.prose(
     f"would take {{modelled}}`{format_time(float(one_ring))}` on it, of which "
     f"{2 * (huge - 1) * alpha_s / float(one_ring):.2%} is latency: each message carries "
     f"{MIB / huge:.0f} bytes. Nobody builds such a ring. The big job's GPUs talk in groups "
-    "of 8 and of 128 (chapter 14), and groups that span nodes in two levels."
+    "of 8 and of 128 (chapter 14), and a group with several GPUs in a node talks in two levels."
 )
 
 # %% [markdown]
@@ -578,7 +579,7 @@ HTML(
 # %% [markdown]
 # Try 1 µs and 500 GB/s for GPUs in one box, 20 µs and 1 GB/s for machines on Ethernet. Bars end at
 # ten times the best. What may be cut into pieces is cut into the best number from 1 to 4,096. All
-# links are alike here; the section after next has two kinds.
+# links are alike here; the section on the hierarchy has two kinds.
 #
 # ## The third constant
 #
@@ -647,7 +648,7 @@ names = [
     for name in FOLDED
 ]
 alt.layer(base.mark_line(interpolate="step-after"), *names).properties(
-    title="One rank too many doubles the bytes of halving–doubling",
+    title="One rank too many: halving–doubling takes twice as long, or longer",
     description="Modelled time of an all-reduce of 16 MiB for 2 to 33 ranks. Ring and Bruck rise "
     "smoothly; halving-doubling and recursive doubling jump up just above each power of two and "
     "fall back at the next.",
@@ -655,9 +656,10 @@ alt.layer(base.mark_line(interpolate="step-after"), *names).properties(
 )
 
 # %% [markdown]
-# Bruck's way, distances that double around a ring, needs no partner of equal rank: it has the
-# fewest rounds and bytes at any count. What it lacks is order: blocks end in another place of
-# memory and must be moved there.
+# Bruck's way, distances that double around a ring, needs no partner of equal rank. Its all-gather
+# and its reduce-scatter have the fewest rounds and the fewest bytes at any count. The all-reduce of
+# the two has the fewest bytes, in twice the fewest rounds. What it lacks is order: blocks end in
+# another place of memory and must be moved where they belong.
 
 # %% [markdown]
 # ## From one node to a hierarchy
@@ -718,7 +720,8 @@ names = [
 wide = tiers.pivot_table("time", "k", "algorithm")
 gain = wide["ring"].iloc[-1] / wide["hierarchical"].iloc[-1]
 alt.layer(base.mark_line(), *names).properties(
-    title=f"Two kinds of link: the flat ring is {gain:.1f} times slower than the hierarchy",
+    title=f"Two kinds of link: at 16 GiB the flat ring takes {gain:.1f} times as long as "
+    "the hierarchy",
     description=f"Modelled time of four all-reduces over {nodes} nodes of {node} GPUs, as "
     "multiples of the fastest at each size. "
     + "; ".join(f"{a} {t:.1f} at 1 KiB and {u:.1f} at 16 GiB" for a, t, u in zip(
@@ -810,11 +813,12 @@ charts.table(
 )
 
 # %% [markdown]
-# The last column is what busbw shows for a link that is full. For rings it is 1. For trees it is
-# less: an inner rank of a binomial tree sends a whole buffer several times, and a full link shows
-# as a fraction of its rate. For NVLS it is more: the switch adds, so a GPU sends each block once
-# and gets each sum once, $1 + 1/n$ buffers where the factor counts $2(n-1)/n$. That is how busbw
-# comes out *above* the rate of the link it is compared with. The published logs show both cases:
+# The last column is what busbw shows for a link that is full. For rings it is 1. For trees of ranks
+# it is less: an inner rank of a binomial tree sends a whole buffer several times, and a full link
+# shows as a fraction of its rate. For an all-reduce by NVLS it is more: the switch adds, so a GPU
+# sends its buffer once, and once more the finished sum of its own block. That is $1 + 1/n$ buffers
+# where the factor counts $2(n-1)/n$. So busbw comes out *above* the rate of the link that it is
+# compared with. Published logs show it:
 
 # %% tags=["hide-input"]
 logs = read_reference("08c_nccl_tests_logs")
@@ -929,7 +933,7 @@ words = (
     .encode(alt.X("middle:Q"), text="words:N")
 )
 (tiles + words).properties(
-    title="NCCL's own table: rings within a node, trees across many",
+    title="NCCL's own table: rings and NVLS within a node, trees across many",
     description="For H100 machines of 8 to 8,192 GPUs and buffers of 256 B to 8 GiB, the algorithm "
     "and protocol that NCCL's constants make the fastest. "
     + "; ".join(
@@ -1054,10 +1058,9 @@ charts.prose(text)
 #   straggler still delays all in the end.
 # - **Pieces are free.** Cut into 4,096 pieces, a pipeline hides its latency in this model. In
 #   truth each piece costs the processor a little, the $o$ of LogGP, and the best number is smaller.
-# - **Adding does not overlap.** It does, in all real libraries; the third constant is an upper
-#   bound.
+# - **Adding does not overlap.** In real libraries it does; the third constant is an upper bound.
 # - **NCCL's rates are not these.** Its table holds efficiencies of each algorithm on each
-#   generation of GPU, found by its makers. Chapter 16 compares it with measured times.
+#   generation of GPU, found by its makers. Chapter 16 fits rates to measured times.
 #
 # ## Exercises
 #

@@ -74,7 +74,8 @@ def named(kind):
 # %% [markdown]
 # ## On the back of an envelope
 #
-# Take the all-reduce that this chapter will run most often.
+# Take one all-reduce, of the size that is counted on the wire below, over links of the rate that is
+# held below.
 
 # %% tags=["hide-input"]
 envelope_s = busbw_factor("all_reduce", ranks) * bytes_ * 8 / rate_bps
@@ -147,8 +148,8 @@ def jobs_done(jobs, ranks, **wishes):
 # %% [markdown]
 # ## One run is no measurement
 #
-# The same all-reduce, again and again, nothing held and nothing left out. No warm-up: the first run
-# counts too.
+# One all-reduce of 64 KiB, again and again, no rate held and no run left out. No warm-up: the first
+# run counts too.
 
 # %%
 REPEATS = 60
@@ -740,10 +741,11 @@ charts.prose(
 # %% [markdown]
 # ## The sweep
 #
-# A page may run for a minute and a half. The full table takes longer: 2 to 8 ranks, 1 KiB to
-# 64 MiB, five collectives, our schedules, gloo's and MPI's. `make record` runs the cell below on a
-# calm machine and keeps the result with its date, its machine and a hash of the code that it
-# measured. When that code changes, the record is stale and a test fails until it is made anew.
+# A page may run for a minute and a half. The full table takes longer. It has sizes from 1 KiB to
+# 64 MiB: five collectives on 2, 4 and 8 ranks, our schedules and gloo's; the ring all-reduce on 3,
+# 5, 6 and 7; and on 4 ranks MPI's all-reduces. `make record` runs the cell below on a calm machine
+# and keeps the result with its date, its machine and a hash of the code that it measured. When that
+# code changes, the record is stale and a test fails until it is made anew.
 
 
 # %% tags=["hide-input"]
@@ -939,10 +941,12 @@ def per_rank(n, what):
 
 
 charts.prose(
-    "α and β are no constants of this machine. From 2 to 8 ranks, α of our ring goes from "
-    f"{{recorded}}`{per_rank(2, 'α (ms)'):.2f} ms` to {{recorded}}`{per_rank(8, 'α (ms)'):.2f} "
-    f"ms`, and the rate of a rank falls from {{recorded}}`{per_rank(2, '1/β (Gbit/s)'):.1f} "
-    f"Gbit/s` to {{recorded}}`{per_rank(8, '1/β (Gbit/s)'):.1f} Gbit/s`. No cable became slower: "
+    "α and β are no constants of this machine. α of our ring comes out at "
+    f"{{recorded}}`{per_rank(2, 'α (ms)'):.2f} ms` on 2 ranks "
+    f"({per_rank(2, 'α, 95 %')} ms) and {{recorded}}`{per_rank(8, 'α (ms)'):.2f} ms` on 8 "
+    f"({per_rank(8, 'α, 95 %')} ms). The rate of a rank goes from "
+    f"{{recorded}}`{per_rank(2, '1/β (Gbit/s)'):.1f} Gbit/s` to "
+    f"{{recorded}}`{per_rank(8, '1/β (Gbit/s)'):.1f} Gbit/s`. No cable became slower: "
     f"{host['cores']} cores carry the packets of all ranks, so each rank gets a share of them. The "
     "model has no word for it, since it gives every rank a port of its own. On a real cluster the "
     "same shape, β growing with the rank count, means a shared wire.\n\n"
@@ -1057,7 +1061,8 @@ charts.prose(
 # slower wiring {cite}`agrawal2024vidur`, and eighteen logs of nccl-tests. A straight line α + βS
 # does not fit them, because NCCL changes its protocol with the size. So the model has up to three
 # protocols, each with a start and a rate, of which the fastest runs; a latency for each round of
-# the ring; and where the switch can add, NVLS as one way more (`tokenlife.lab.nccl`). As before,
+# the ring; a cost of the share that a rank handles in its own memory; and where the switch can add,
+# NVLS as one way more (`tokenlife.lab.nccl`). As before,
 # every second size is fitted and the others judge.
 
 # %%
@@ -1198,9 +1203,9 @@ charts.prose(
 )
 
 # %% [markdown]
-# ### The rows that beat the link
+# ### The rows that fill the link
 #
-# On 8 H100 the published all-reduce shows something that no ring can do.
+# On 8 H100 the published all-reduce has a rate that no ring of the table comes near.
 
 # %% tags=["hide-input"]
 rows = []
@@ -1294,8 +1299,9 @@ charts.table(
 b200 = judged["b200_sxm all_reduce"].attrs["beta_nvls_s_per_B"]
 charts.prose(
     "Same GPUs, same links; still the all-reduce is far above the all-gather. The switch adds. "
-    "With NVLS a GPU sends its buffer once into the switch in shares and gets sums back, $(1 + "
-    "1/n)·S$ on each link where the ring moves $2(n-1)/n·S$; busbw credits it with the latter. "
+    "With NVLS a GPU sends its buffer once into the switch, and once more the finished sum of its "
+    "own block, $(1 + 1/n)·S$ on each link where the ring moves $2(n-1)/n·S$; busbw credits it "
+    "with the latter. "
     f"The fit puts NVLS on a link of {{modelled}}`{1e-9 / found['beta_nvls_s_per_B']:.0f} GB/s`, "
     f"slower than the ring's {{modelled}}`{ring_Bps / 1e9:.0f} GB/s`, yet in busbw that is "
     f"{{modelled}}`{nvls_busbw / 1e9:.0f} GB/s`. It starts "
@@ -1388,9 +1394,9 @@ charts.table(
 )  # fmt: skip
 
 # %% [markdown]
-# Bandwidth travels: it is in the hardware. Latency does not: it is in the version of NCCL, the
-# launch, the timing loop. Constants of small sizes are valid for the place where they were
-# measured.
+# Bandwidth travels: it is in the hardware. Latency need not: it is in the version of NCCL, the
+# launch, the timing loop. One of the machines has it in common with the table; two are off by
+# nearly half. Constants of small sizes are valid for the place where they were measured.
 #
 # ## Where the model stops being true
 #
@@ -1454,16 +1460,18 @@ charts.table(
 # ```{exercise}
 # :label: measuring-fit
 # Fit α and β to the ladder of this page (`runs`) three ways: least squares on times
-# (`np.polyfit(runs.bytes, runs.time, 1)`), on medians, and with `fit_alpha_beta`. Compare α. Which
-# errors does each make at 1 KiB and at 16 MiB, and why?
+# (`np.polyfit(runs.bytes, runs.time, 1)`), the same on the medians of the sizes, and with
+# `tokenlife.lab.fit.fit_alpha_beta`. Compare α. Which errors does each make at 1 KiB and at 16 MiB,
+# and why?
 # ```
 #
 # ```{solution} measuring-fit
 # :class: dropdown
 # Plain least squares counts absolute errors, so 16 MiB outweighs everything: its α can be off by
-# several times, even negative, without its noticing. `fit_alpha_beta` counts relative errors and
-# gives outliers less weight: its α is that of the small sizes. At 16 MiB it pays for this with a
-# few per cent.
+# much, even negative, without its noticing. Medians take the outliers away, and the largest size
+# still outweighs the rest. `fit_alpha_beta` counts relative errors and gives outliers less weight:
+# its α is that of the small sizes. At 16 MiB it pays for this: it may be off by ten per cent or
+# more, where the other two are nearly right.
 # ```
 #
 # ```{exercise}

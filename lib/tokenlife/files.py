@@ -22,7 +22,8 @@ def atomic_write(path: str | Path, error: type[TokenlifeError]) -> Iterator[Bina
     path
         The place; its folder must exist.
     error
-        Raised, with one line, when the place cannot be written.
+        Raised, with one line, when the place cannot be written, or is no ordinary file: a device
+        would be replaced by one. A link is followed.
 
     Yields
     ------
@@ -37,8 +38,9 @@ def atomic_write(path: str | Path, error: type[TokenlifeError]) -> Iterator[Bina
     ...     os.listdir(folder), Path(folder, "note").read_bytes()
     (['note'], b'whole')
     """
-    path = Path(path)
-    part = None
+    path, part = Path(path).resolve(), None
+    if path.exists() and not path.is_file():
+        raise error(f"cannot write {path}: it must be an ordinary file, or not be there yet")
     try:
         handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "w+b") as file:

@@ -1,7 +1,6 @@
 """``tokenlife collective``: what one collective sends, and how long it takes."""
 
 import argparse
-from pathlib import Path
 
 from tokenlife.cli import Result
 from tokenlife.collectives import (
@@ -74,10 +73,9 @@ def run(args: argparse.Namespace) -> Result:
     schedule = build(args.kind, args.algorithm, args.ranks, **_node(args, chosen) | options)
     if args.on:
         return _simulated(args, schedule, size, links)
-    place = None if args.goal is None else _ordinary(args.goal)
     cost = _priced(schedule, size, links)
-    if place:
-        with atomic_write(place, ScheduleError) as file:
+    if args.goal is not None:
+        with atomic_write(args.goal, ScheduleError) as file:
             file.write(goal_text(schedule, size, 1, links.gamma_s_per_B).encode())
     data = _row(args, schedule, size, cost.time_s)
     sent = data["bytes_sent_per_rank"] = cost.sent_bytes[: args.ranks].tolist()
@@ -235,14 +233,6 @@ def _options(args) -> dict[str, int]:
 def _node(args, each: registry.Algorithm) -> dict[str, int]:
     """Return the ranks in a node for an algorithm that asks: those of the links."""
     return {"node": args.node_size} if args.node_size and "node" in each.options else {}
-
-
-def _ordinary(goal: str) -> Path:
-    """Return the place of a file, followed through links; a device would be replaced by it."""
-    place = Path(goal).resolve()
-    if place.exists() and not place.is_file():
-        raise ScheduleError(f"cannot write {goal!r}: --goal takes the name of an ordinary file")
-    return place
 
 
 def _priced(schedule: Schedule, size: int, links):

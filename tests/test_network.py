@@ -309,3 +309,13 @@ def test_what_cannot_be_is_said_in_one_line(bad, says):
     with pytest.raises(TopologyError, match=says) as caught:
         bad()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("barrier", [True, False])
+def test_rounds_without_bytes_take_no_time(barrier):
+    chain = build("broadcast", "chain", 8, pieces=8)
+    found = simulate(chain, 1, 1, leaf_spine(8, 8e9), barrier=barrier)
+    # One byte goes down the chain of seven; seven of its eight pieces are empty.
+    assert found.time_s == pytest.approx(7e-9)
+    nothing = simulate(build("broadcast", "chain", 8, pieces=8), 0, 1, leaf_spine(8, 8e9))
+    assert nothing.time_s == 0 and not nothing.link_bytes.any()

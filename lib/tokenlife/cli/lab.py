@@ -1,12 +1,12 @@
 """``tokenlife lab``: run a collective for real, counted and timed, beside the model."""
 
 import argparse
-import os
 import sys
 import warnings
 
 from tokenlife import lab
 from tokenlife.cli import Result
+from tokenlife.provenance import machine
 from tokenlife.units import format_bytes, format_time, parse_bytes, parse_rate, parse_time
 
 BUFFERS = 4  # that a rank holds at once: what it starts with, sends, receives, must end with
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> Result:
 
 def _fits(bytes_: int) -> None:
     """Refuse buffers that this machine cannot hold; it would stop with the job half done."""
-    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if BUFFERS * bytes_ > has:
+    has = machine()["memory_bytes"]
+    if has and BUFFERS * bytes_ > has:
         raise lab.LabError(
             f"the ranks' buffers need about {format_bytes(BUFFERS * bytes_)} of memory, "
             f"and this machine has {format_bytes(has)}: take fewer --bytes or --ranks"

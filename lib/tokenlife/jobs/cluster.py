@@ -16,6 +16,7 @@ from pathlib import Path
 from tokenlife.catalog import data_dir, read_accelerator
 from tokenlife.costs.roofline import measure
 from tokenlife.errors import TokenlifeError
+from tokenlife.provenance import machine
 
 MEASURED = "measured"
 _ACCELERATOR = ("peak_flops", "memory_bytes", "memory_Bps", "power_w")
@@ -216,10 +217,9 @@ def _accelerator(given: object, name: str) -> dict:
     """Return the chip's numbers: named, measured here, or written into the cluster's file."""
     if given == MEASURED:
         roof = measure("cpu")
-        bytes_ = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return {
             "peak_flops": dict(roof.peak_flops), "memory_Bps": roof.bandwidth_Bps,
-            "memory_bytes": bytes_ // (os.cpu_count() or 1),
+            "memory_bytes": machine()["memory_bytes"] // (os.cpu_count() or 1),
         }  # fmt: skip
     if isinstance(given, str):
         return read_accelerator(given)

@@ -98,6 +98,11 @@ def crossings(plan: Plan, group: str, cluster: Cluster) -> list[Crossing]:
     return found
 
 
+def outermost(plan: Plan, group: str, cluster: Cluster) -> str:
+    """Return the outermost level that a group of more than one rank crosses."""
+    return [c.level for c in crossings(plan, group, cluster) if c.crosses][-1]
+
+
 def op_seconds(
     demand: Demand,
     plan: Plan,
@@ -171,6 +176,6 @@ def placement(plan: Plan, cluster: Cluster) -> pd.DataFrame:
         members = getattr(plan, axis)
         if members > 1:
             [(stride, _)] = spans(plan, axis)
-            level = [c.level for c in crossings(plan, axis, cluster) if c.crosses][-1]
+            level = outermost(plan, axis, cluster)
             rows.append((axis, members, stride, level, stride * members))
     return pd.DataFrame(rows, columns=["axis", "ranks", "stride", "level", "gpus"])

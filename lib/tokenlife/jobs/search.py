@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+from tokenlife.costs.flops import RECOMPUTE
 from tokenlife.errors import TokenlifeError
 from tokenlife.jobs.cluster import Cluster
 from tokenlife.jobs.compute import Calibration
@@ -24,7 +25,6 @@ from tokenlife.parallel import Plan, Plans
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_time
 
-RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "interleaved", "zb-h1")
 MOST_CHUNKS, MOST_MICRO = 8, 16
 MOST_GPUS = 2**20

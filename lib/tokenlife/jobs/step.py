@@ -23,7 +23,7 @@ checkpoints, data loading, 8-bit products, uneven experts, and power below a chi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -32,8 +32,8 @@ import pandas as pd
 from tokenlife.jobs.cluster import Cluster
 from tokenlife.jobs.compute import Calibration, model_flops, pass_seconds
 from tokenlife.jobs.placement import op_seconds
-from tokenlife.jobs.traffic import ALGORITHMS, AXES, BATCH
-from tokenlife.parallel import Plan, Plans, demands
+from tokenlife.jobs.traffic import ALGORITHMS, AXES, BATCH, in_batches
+from tokenlife.parallel import Plan, demands
 from tokenlife.parallel.memory import KINDS, memory
 from tokenlife.parallel.shards import hold
 from tokenlife.transformer import ModelConfig
@@ -68,6 +68,7 @@ def sweep_steps(
 
     Examples
     --------
+    >>> from tokenlife.parallel import Plans
     >>> plans = Plans(dp=[128, 64], tp=8, pp=[16, 32], sequence=8192, global_batch=2048,
     ...     zero=1, balance=True, sequence_parallel=True)
     >>> table = sweep_steps(ModelConfig.load("llama-3.1-405b"), plans, Cluster.load("llama3-24k"))
@@ -76,10 +77,8 @@ def sweep_steps(
     True
     """
     chosen = calibration or Calibration.fitted()
-    plans = Plans(**{field.name: getattr(plans, field.name) for field in fields(plans)})
-    parts = (plans.take(slice(i, i + 4 * BATCH)) for i in range(0, len(plans.pp), 4 * BATCH))
-    return pd.concat(
-        [_price(config, part, cluster, chosen, algorithms) for part in parts], ignore_index=True
+    return in_batches(
+        plans, 4 * BATCH, lambda part: _price(config, part, cluster, chosen, algorithms)
     )
 
 
@@ -193,10 +192,10 @@ def _stage(config, plans, stage, cluster, c, price, work, held) -> dict:
     for phase in compute:
         once = once + np.maximum(hidden["dp"][phase] - times * compute[phase], 0)
     sends = sum(hidden["pp"].values()) + sum(seen["pp"].values())
-    fills = 1 if plans.overlap else m
     out = {axis: m * (seen[axis]["forward"] + seen[axis]["backward"]) for axis in AXES}
-    ramp = 2 * (plans.pp - 1) / plans.virtual * sends / 2
-    out["pp"] = ramp + sends * (fills - 1) * (not plans.overlap)
+    out["pp"] = (plans.pp - 1) / plans.virtual * sends
+    if not plans.overlap:
+        out["pp"] = out["pp"] + (m - 1) * sends
     out["dp"] = once
     states = plans.states
     numbers = held["optimiser"] / max(states.master + states.moments, 1)

@@ -10,7 +10,7 @@ of the algorithm's messages, and every link as a network: that some ranks share 
 placement to say. Left out: acknowledgements, and what ``tokenlife.parallel`` leaves out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import NamedTuple
 
@@ -68,9 +68,14 @@ def sweep(
     >>> [round(gigabytes, 1) for gigabytes in table["dp"] / 1e9]
     [0.0, 32.1, 48.2]
     """
+    return in_batches(plans, BATCH, lambda part: _sweep(config, part, algorithms))
+
+
+def in_batches(plans: Plan, size: int, price: Callable[[Plans], pd.DataFrame]) -> pd.DataFrame:
+    """Price plans, or one plan, so many at a time; one table of all."""
     plans = Plans(**{field.name: getattr(plans, field.name) for field in fields(plans)})
-    parts = (plans.take(slice(i, i + BATCH)) for i in range(0, len(plans.pp), BATCH))
-    return pd.concat([_sweep(config, part, algorithms) for part in parts], ignore_index=True)
+    parts = (plans.take(slice(i, i + size)) for i in range(0, len(plans.pp), size))
+    return pd.concat(map(price, parts), ignore_index=True)
 
 
 def _sweep(config: ModelConfig, plans: Plans, algorithms: Mapping[str, str]) -> pd.DataFrame:
@@ -126,7 +131,7 @@ def rows(
     stages: dict[Demand, list[int]] = {}
     for stage in range(plan.pp):
         for d in demands(config, plan, stage):
-            if d.count > 0 and d.items > 0 and plan.size(d.over) > 1:
+            if d.moves(plan):
                 d = replace(d, items=int(d.items), count=int(d.count))
                 stages.setdefault(d, []).append(stage)
     return tuple(

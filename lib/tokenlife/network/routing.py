@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenlife.network.topology import Topology, TopologyError
+from tokenlife.wire.layers import ROCE_PORT
 
 _FAR = np.iinfo(np.int32).max // 2
-ROCE_PORT = 4791  # UDP; IANA
 _UDP = 17
 
 
@@ -108,7 +108,7 @@ def route(
     rows = []
     order = np.argsort(target, kind="stable")
     cuts = np.flatnonzero(np.diff(target[order])) + 1
-    for flows in np.split(order, cuts):
+    for flows in np.split(order, cuts) if len(order) else ():
         rows += _walk(topology, graph, flows, src, int(target[flows[0]]), how, hashed)
     tails = np.flatnonzero(last >= 0)
     rows.append((tails, last[tails], np.ones(len(tails))))
@@ -140,13 +140,13 @@ class _Graph:
         return np.concatenate([[0], np.cumsum(np.bincount(ends[links], minlength=nodes))]), order
 
 
-def _rows(index, nodes):
-    """Return, for nodes, which one each link belongs to, and the link."""
-    first, links = index
-    counts = first[nodes + 1] - first[nodes]
-    which = np.repeat(np.arange(len(nodes)), counts)
-    return which, links[
-        first[nodes][which] + np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+def entries(index: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return, for rows of an index (where each begins, entries), whose each entry is, and which."""
+    first, every = index
+    counts = first[rows + 1] - first[rows]
+    which = np.repeat(np.arange(len(rows)), counts)
+    return which, every[
+        first[rows][which] + np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
     ]
 
 
@@ -155,7 +155,7 @@ def _distances(topology: Topology, graph: _Graph, target: int) -> np.ndarray:
     far[target] = 0
     frontier = np.array([target])
     while len(frontier):
-        which, links = _rows(graph.into, frontier)
+        which, links = entries(graph.into, frontier)
         nodes = topology.link_src[links]
         reach = far[frontier][which] + topology.link_cost[links]
         better = reach < far[nodes]
@@ -174,7 +174,7 @@ def _walk(topology, graph, flows, src, target, how, hashed) -> list[tuple]:
         flows, at, share = flows[going], at[going], share[going]
         if not len(flows):
             return rows
-        which, links = _rows(graph.out, at)
+        which, links = entries(graph.out, at)
         nodes = topology.link_dst[links]
         # A host that passes nothing on is never on the way.
         closed = (nodes < topology.hosts) & (nodes != target) & (not topology.transit)

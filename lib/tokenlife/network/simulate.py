@@ -16,7 +16,7 @@ import numpy as np
 
 from tokenlife.collectives.schedule import Schedule
 from tokenlife.network.fairshare import max_min
-from tokenlife.network.routing import Routes, route
+from tokenlife.network.routing import Routes, entries, route
 from tokenlife.network.topology import Topology, TopologyError
 
 _TOGETHER = 1e-9  # relative: flows that end this close end together
@@ -123,11 +123,7 @@ def simulate_flows(
         active[ended] = False
         finish[ended] = now + latency[ended]
         if after is not None and len(ended):
-            counts = first[ended + 1] - first[ended]
-            which = np.repeat(np.arange(len(ended)), counts)
-            into = freed[
-                first[ended][which] + np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
-            ]
+            which, into = entries((first, freed), ended)
             np.maximum.at(start, into, finish[ended][which])
             np.subtract.at(waits, into, 1)
             enter(np.unique(into[waits[into] == 0]))

@@ -104,6 +104,10 @@ class Demand:
         """Bytes of the whole buffer of one rank."""
         return self.items * self.item_bytes
 
+    def moves(self, plan: Plan) -> bool:
+        """Say whether anything is sent: more than one rank, numbers, and at least once."""
+        return self.count > 0 and self.items > 0 and plan.size(self.over) > 1
+
 
 def place(demands: Iterable[Demand], plan: Plan, rank: int) -> tuple[CommOp, ...]:
     """Name the ranks: return what ``rank`` takes part in, leaving out what moves nothing."""
@@ -116,5 +120,5 @@ def place(demands: Iterable[Demand], plan: Plan, rank: int) -> tuple[CommOp, ...
             **{n: getattr(d, n) for n in ("kind", "item_bytes", "phase", "after", "hides_behind")},
         )
         for d in demands
-        if d.count > 0 and d.items > 0 and plan.size(d.over) > 1
+        if d.moves(plan)
     )

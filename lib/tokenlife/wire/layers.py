@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tokenlife.wire.framing import FramingError
 
-ROCE_PORT = 4791
+ROCE_PORT = 4791  # UDP; IANA
 _RETH, _AETH = (6, 10, 11), (17,)  # opcodes: write first, write only (with immediate); acknowledge
 
 

@@ -11,6 +11,7 @@ out: several batches in flight in a pipeline (its stages follow each other), lat
 anew for each chunk of a prompt, windows, and a pass that is not the mean of its stages.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,9 +21,9 @@ import pandas as pd
 from tokenlife.costs.operations import head_operation, layer_operations
 from tokenlife.jobs.cluster import Cluster
 from tokenlife.jobs.compute import Calibration
-from tokenlife.jobs.placement import crossings, op_seconds
+from tokenlife.jobs.placement import op_seconds, outermost
 from tokenlife.jobs.traffic import sent
-from tokenlife.parallel import Plan
+from tokenlife.parallel import Demand, Plan
 from tokenlife.parallel.inference import check_layout, kv_bytes, pass_demands
 from tokenlife.parallel.shards import hold
 from tokenlife.transformer import ModelConfig
@@ -62,16 +63,20 @@ class Engine:
 
     def communication_s(self, tokens: int, sampled: int) -> float:
         """Return seconds of all operations of one pass, one after another."""
-        at = replace(self.plan, micro_batch=1, global_batch=0, sequence=self.plan.stream_tp)
         rates = {True: self.reached.inside, False: self.reached.between}
-        return float(
-            sum(
-                d.count * op_seconds(d, at, self.cluster, rates)
-                for stage in range(self.plan.pp)
-                for d in pass_demands(self.config, self.plan, tokens, sampled, stage)
-                if d.count > 0 and d.items > 0 and self.plan.size(d.over) > 1
-            )
-        )
+        asked = self._asked(tokens, sampled)
+        return float(sum(d.count * op_seconds(d, self._pass, self.cluster, rates) for d in asked))
+
+    @cached_property
+    def _pass(self) -> Plan:
+        """The plan of a pass, whose tokens its demands bring themselves."""
+        return replace(self.plan, micro_batch=1, global_batch=0, sequence=self.plan.stream_tp)
+
+    def _asked(self, tokens: int, sampled: int) -> Iterator[Demand]:
+        """Yield what a rank of each stage sends in one pass."""
+        for stage in range(self.plan.pp):
+            demands = pass_demands(self.config, self.plan, tokens, sampled, stage)
+            yield from (d for d in demands if d.moves(self.plan))
 
     @cached_property
     def _network(self) -> tuple[float, float, float]:
@@ -140,13 +145,11 @@ class Engine:
             ``axis``, ``kind``, ``after``, ``level``, ``count`` and ``bytes`` that one rank sends,
             summed over the stages of a pipeline.
         """
-        at, lines = replace(self.plan, micro_batch=1, sequence=self.plan.stream_tp), []
-        for stage in range(self.plan.pp):
-            for d in pass_demands(self.config, self.plan, tokens, sampled, stage):
-                if d.count > 0 and d.items > 0 and self.plan.size(d.over) > 1:
-                    level = [c.level for c in crossings(at, d.over, self.cluster) if c.crosses][-1]
-                    bytes_ = float(sent(d, at)[1] * d.count)
-                    lines.append((d.axis, d.kind, d.after, level, int(d.count), bytes_))
+        lines = []
+        for d in self._asked(tokens, sampled):
+            level = outermost(self._pass, d.over, self.cluster)
+            bytes_ = float(sent(d, self._pass)[1] * d.count)
+            lines.append((d.axis, d.kind, d.after, level, int(d.count), bytes_))
         names = ["axis", "kind", "after", "level", "count", "bytes"]
         table = pd.DataFrame(lines, columns=names)
         return table.groupby(names[:4], as_index=False, sort=False)[["count", "bytes"]].sum()

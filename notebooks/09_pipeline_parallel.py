@@ -34,34 +34,27 @@ repeats = 3  # of each timed run
 keep = False  # write what was measured to data/results/
 
 # %% tags=["hide-input"]
-import hashlib
-import os
 import re
-import warnings
 from dataclasses import replace
 
 import altair as alt
 import numpy as np
 import pandas as pd
 from tokenlife import charts, corpus, lab
-from tokenlife.catalog import data_dir, read_accelerator, read_record, read_reference, running
+from tokenlife.catalog import read_accelerator, read_reference, running
 from tokenlife.charts import PALETTE
 from tokenlife.costs import layer_operations, training_flops
 from tokenlife.jobs import traffic
 from tokenlife.jobs.timeline import pipeline_tasks, play
-from tokenlife.lab.program import source
 from tokenlife.lab.result import GLOO_HEADER
 from tokenlife.parallel import Plan, PlanError, communication
 from tokenlife.parallel.schedules import Action, pipeline_schedule
 from tokenlife.parallel.shards import layers_on
-from tokenlife.provenance import write_record
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_time
 
 charts.setup()
-NAME = "09_pipeline_parallel"
-PARTS = ["lab/calls.py", "lab/program.py", "parallel/schedules.py", "transformer/model.py"]
 SHOWN = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "zb-h1": "ZB-H1",
     "zb-h2": "ZB-H2", "zb-v": "ZB-V",
@@ -70,7 +63,10 @@ big = ModelConfig.load(running()["big"]["model"])
 llama3 = read_reference("04_llama3")
 h100 = read_accelerator("h100-sxm")
 network_Bps = float(llama3.set_index("quantity").value["link speed"]) * 1e9 / 8  # published, Gbit/s
-kept = {}  # what a record of this chapter holds
+page = lab.Page(
+    "09_pipeline_parallel",
+    ["lab/calls.py", "lab/program.py", "parallel/schedules.py", "transformer/model.py"],
+)
 
 
 def size(value, digits=3):
@@ -339,25 +335,6 @@ def torch_step(here, sizes, ids, name, micro, edges, folded):
     return {**second, "first": first, "order": order, **compared}
 
 
-# %% tags=["hide-input"]
-def on_ranks(name, *calls, number=None, **cluster):
-    """Call functions on the ranks of the lab, or read what was recorded of them."""
-    code = hashlib.sha256("".join(source(f)["text"] for f, _ in calls).encode()).hexdigest()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", lab.LabWarning)  # the page says where the ranks were
-        try:
-            with lab.VirtualCluster(number or stages, **cluster) as ranks, lab.Team(ranks) as team:
-                found = [team.call(function, **arguments) for function, arguments in calls]
-                kept[name] = {"place": ranks.place, "code": code, "found": found}
-                return found, "measured", ranks.place
-        except lab.LabError:
-            if os.environ.get(lab.cluster.MODE) != "off":
-                raise
-            record = read_record(NAME)["values"][name]
-            assert record["code"] == code, "what was recorded is not what the page shows"
-            return record["found"], "recorded", record["place"]
-
-
 # %%
 sizes = {
     "model_type": "llama", "num_hidden_layers": 8, "hidden_size": 128, "num_attention_heads": 8,
@@ -380,7 +357,7 @@ TORCH = {
     "InterleavedZeroBubble": "interleaved", "ZBVZeroBubble": "zb-v", "DualPipeV": "zb-v",
 }  # fmt: skip
 both = {"sizes": sizes, "ids": batch}
-runs, label, place = on_ranks(
+ran = page.on_ranks(
     "equal",
     *(
         (train_step, both | {"schedule": pipeline_schedule(name, stages, micro_batches),
@@ -392,17 +369,12 @@ runs, label, place = on_ranks(
                              "edges": even(stages * chunks_of(name))})
         for theirs, name in TORCH.items()
     ),
+    ranks=stages,
 )  # fmt: skip
+runs, label, _ = ran
 
 # %% tags=["hide-input"]
-WHERE = {
-    ("measured", "namespaces"): f"Measured in this run, on {stages} ranks in network namespaces.",
-    (
-        "measured",
-        "loopback",
-    ): f"Measured in this run, on {stages} ranks over loopback: this machine refuses namespaces.",
-}
-charts.prose(WHERE.get((label, place), "The lab is switched off: what follows was recorded."))
+charts.prose(ran.where)
 
 # %% [markdown]
 # What a rank should send is what the library says of a {term}`plan`. DualPipeV folds the model as
@@ -918,11 +890,12 @@ def sleep_of(name):
     return each | whole
 
 
-timed, label, place = on_ranks(
+timed, label, place = page.on_ranks(
     "slept",
     (journey, {"shape": shape, "repeats": 9}),
     *(sleeping(name) for name in SHOWN),
     sleeping("gpipe", early=False),
+    ranks=stages,
     rate=rate,
 )  # fmt: skip
 travel, *slept, slept_late = timed
@@ -1050,12 +1023,12 @@ long_batch = [stream[k * 128 : (k + 1) * 128 + 1] for k in range(4 * micro_batch
 DEALS = {"4 + 4 layers": [0, 4, 8], "5 + 3 layers": [0, 5, 8]}
 cases = [(name, deal) for deal in DEALS for name in ("gpipe", "1f1b")]
 heavy = {"sizes": heavier, "ids": long_batch}
-computed, label, place = on_ranks(
+computed, label, _ = page.on_ranks(
     "computed",
     (journey, {"shape": shape, "repeats": 9}),
     *((train_step, heavy | {"schedule": pipeline_schedule(name, 2, micro_batches),
                             "edges": DEALS[deal], "repeats": repeats + 2}) for name, deal in cases),
-    number=2,
+    ranks=2,
     rate=rate,
 )  # fmt: skip
 
@@ -1415,11 +1388,11 @@ COMBINED = {
     "dp": plan_of("1f1b", dp=2) if stages == 2 else replace(plan_of("1f1b"), pp=2, dp=2),
     "tp": replace(plan_of("1f1b"), pp=2, tp=2),
 }
-combined, label, place = on_ranks(
+combined, label, _ = page.on_ranks(
     "combined",
     *((combined_step, both | {"micro": plan.micro_batches, "edges": even(2), "axis": axis})
       for axis, plan in COMBINED.items()),
-    number=4,
+    ranks=4,
 )  # fmt: skip
 table = []
 for (axis, plan), on_each in zip(COMBINED.items(), combined, strict=True):
@@ -1452,7 +1425,7 @@ charts.prose(
 
 # %% tags=["hide-input"]
 if keep:
-    write_record(data_dir() / "results" / f"{NAME}.json", kept, PARTS)
+    page.keep()
 
 # %% [markdown]
 # ## The traffic this strategy leaves

@@ -33,38 +33,34 @@ repeats = 7  # of each timed run
 keep = False  # write what was measured to data/results/
 
 # %% tags=["hide-input"]
-import hashlib
-import inspect
-import os
-import warnings
 from dataclasses import replace
 from functools import cache
 
 import altair as alt
 import pandas as pd
 from tokenlife import charts, corpus, lab
-from tokenlife.catalog import data_dir, read_accelerator, read_record, read_reference, running
+from tokenlife.catalog import read_accelerator, read_reference, running
 from tokenlife.charts import PALETTE
 from tokenlife.costs import training_flops
 from tokenlife.costs.operations import layer_operations
 from tokenlife.jobs import traffic
-from tokenlife.lab.result import GLOO_HEADER
+from tokenlife.lab.gloo import gloo_sends
 from tokenlife.parallel import Plan, PlanError, communication
-from tokenlife.provenance import write_record
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_flops, format_time
 
 charts.setup()
-NAME = "10_context_parallel"
-PARTS = ["lab/calls.py", "lab/program.py", "transformer/attention.py", "transformer/model.py"]
 METHODS = {"ring": "ring", "all_gather": "all-gather", "ulysses": "Ulysses"}
 big = ModelConfig.load(running()["big"]["model"])
 paper = read_reference("04_llama3")
 h100 = read_accelerator("h100-sxm")
 peak = h100["peak_flops"]["bfloat16"]
 network_bps = float(paper.set_index("quantity").value["link speed"]) * 1e9  # published, Gbit/s
-kept = {}  # what a record of this chapter holds
+page = lab.Page(
+    "10_context_parallel",
+    ["lab/calls.py", "lab/program.py", "transformer/attention.py", "transformer/model.py"],
+)
 
 
 def size(value, digits=3):
@@ -366,37 +362,20 @@ def compare(here, method, balanced, shape, dtype):
     }
 
 
-# %% tags=["hide-input"]
-def on_ranks(name, *calls):
-    """Call functions on the ranks of the lab, or read what was recorded of them."""
-    code = hashlib.sha256("".join(inspect.getsource(f) for f, _ in calls).encode()).hexdigest()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", lab.LabWarning)  # the page says where the ranks were
-        try:
-            with lab.VirtualCluster(ranks) as cluster, lab.Team(cluster) as team:
-                found = [team.call(function, **arguments) for function, arguments in calls]
-                kept[name] = {"place": cluster.place, "code": code, "found": found}
-                return found, "measured", cluster.place
-        except lab.LabError:
-            if os.environ.get(lab.cluster.MODE) != "off":
-                raise
-            record = read_record(NAME)["values"][name]
-            assert record["code"] == code, "what was recorded is not what the page shows"
-            return record["found"], "recorded", record["place"]
-
-
 # %%
 SPLITS = {"ring": True, "all_gather": True, "ulysses": False}  # balanced, see below
 shape = [1, 8, 4, 512, 32]  # sequences, heads, heads of keys and values, tokens, width
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 cases = [(method, dtype) for method in METHODS for dtype in TOLERANCE]
-found, label, place = on_ranks(
+ran = page.on_ranks(
     "equal",
     *(
         (compare, {"method": m, "balanced": SPLITS[m], "shape": shape, "dtype": t})
         for m, t in cases
     ),
+    ranks=ranks,
 )
+found, label, _ = ran
 rows = []
 for (method, dtype), on_each in zip(cases, found, strict=True):
     worst = {what: max(rank[what] for rank in on_each) for what in on_each[0]}
@@ -404,12 +383,7 @@ for (method, dtype), on_each in zip(cases, found, strict=True):
     rows.append({"method": METHODS[method], "numbers": dtype} | worst)
 
 # %% tags=["hide-input"]
-WHERE = {
-    ("measured", "namespaces"): f"Measured in this run, on {ranks} ranks in network namespaces.",
-    ("measured", "loopback"): f"Measured in this run, on {ranks} ranks over loopback: this machine "
-    "refuses namespaces.",
-}
-charts.prose(WHERE.get((label, place), "The lab is switched off: what follows was recorded."))
+charts.prose(ran.where)
 
 # %% tags=["hide-input"]
 charts.table(
@@ -494,12 +468,13 @@ sizes = {
 small = ModelConfig.from_hf(sizes, "small")
 text = corpus.shakespeare()[0].text[: 8 * length]
 ids = vocabularies.load("book").encode_ordinary(text)[: length + 1]
-steps, label, place = on_ranks(
+steps, label, _ = page.on_ranks(
     "step",
     *(
         (train_step, {"sizes": sizes, "ids": [ids], "method": m, "balanced": SPLITS[m]})
         for m in METHODS
     ),
+    ranks=ranks,
 )
 
 # %% [markdown]
@@ -567,22 +542,18 @@ charts.prose(
 
 
 # %%
-def gloo_payload(op):
-    """Return the bytes that gloo puts on a rank's sockets for an operation, once."""
-    n = len(op.group)
-    share, messages = {
-        "send": (1, 1),
-        "all_to_all": ((n - 1) / n, n - 1),
-        "all_gather": ((n - 1) / n, 2 * (n - 1)),  # a block goes in two pieces
-        "reduce_scatter": (2 * (n - 1) / n, 4 * (n - 1)),  # an all-reduce
-    }[op.kind]
-    return share * op.bytes_, messages * 3 * GLOO_HEADER
+def as_gloo_does_it(op):
+    """Return payload and headers that rank 0 sends for an operation, once."""
+    both = gloo_sends(op.kind, len(op.group), op.bytes_)
+    if op.kind == "send":  # along a ring: for each message that leaves, one comes
+        return [each.sum() for each in both]
+    return [each[0] for each in both]
 
 
 rows = []
 for (method, plan), on_each in zip(plans.items(), steps, strict=True):
     ops = communication(small, plan, axis="cp")
-    data, headers = (sum(op.count * gloo_payload(op)[i] for op in ops) for i in (0, 1))
+    data, headers = (sum(op.count * as_gloo_does_it(op)[i] for op in ops) for i in (0, 1))
     ideal = sum(
         row.demand.count * row.sent_bytes
         for row in traffic.rows(small, plan)
@@ -659,9 +630,10 @@ def work(here, balanced, shape, repeats):
 # %%
 heavy = [1, 4, 2, 4096, 32]
 splits = {"contiguous": False, "zig-zag": True}
-worked, label, place = on_ranks(
+worked, label, _ = page.on_ranks(
     "work",
     *((work, {"balanced": b, "shape": heavy, "repeats": repeats}) for b in splits.values()),
+    ranks=ranks,
 )
 
 # %% tags=["hide-input"]
@@ -1078,7 +1050,7 @@ charts.table(
 
 # %% tags=["hide-input"]
 if keep:
-    write_record(data_dir() / "results" / f"{NAME}.json", kept, PARTS)
+    page.keep()
 
 # %% [markdown]
 # ## The traffic this strategy leaves

@@ -32,11 +32,7 @@ seed = 0  # of what is simulated
 keep = False  # write what was measured to data/results/
 
 # %% tags=["hide-input"]
-import hashlib
-import inspect
-import os
 import re
-import warnings
 from dataclasses import replace
 
 import altair as alt
@@ -44,25 +40,25 @@ import numpy as np
 import pandas as pd
 import torch
 from tokenlife import charts, corpus, lab
-from tokenlife.catalog import data_dir, read_record, read_reference
+from tokenlife.catalog import read_reference
 from tokenlife.charts import PALETTE
 from tokenlife.jobs import traffic
 from tokenlife.lab.result import GLOO_HEADER
 from tokenlife.parallel import Plan, communication
-from tokenlife.provenance import write_record
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.transformer.moe import route
 from tokenlife.units import format_bytes, format_time
 
 charts.setup()
-NAME = "11_expert_parallel"
-PARTS = ["lab/calls.py", "lab/program.py", "transformer/model.py", "transformer/moe.py"]
 v3 = ModelConfig.load("deepseek-v3")
 published = read_reference("05_deepseek_v3")  # DeepSeek-V3 and its machines
 h800 = published[published.table == "sections 2-4"].set_index("quantity").value
 card_Bps, inside_Bps = (float(h800[k]) * 1e9 for k in ("H800 IB per NIC", "usable NVLink"))
-kept = {}  # what a record of this chapter holds
+page = lab.Page(
+    "11_expert_parallel",
+    ["lab/calls.py", "lab/program.py", "transformer/model.py", "transformer/moe.py"],
+)
 
 
 def size(value, digits=3):
@@ -243,25 +239,6 @@ def train(here, sizes, ids, steps, rate, balance, length, rows):
     }  # fmt: skip
 
 
-# %% tags=["hide-input"]
-def on_ranks(name, *calls):
-    """Call functions on the ranks of the lab, or read what was recorded of them."""
-    code = hashlib.sha256("".join(inspect.getsource(f) for f, _ in calls).encode()).hexdigest()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", lab.LabWarning)  # the page says where the ranks were
-        try:
-            with lab.VirtualCluster(ranks) as cluster, lab.Team(cluster) as team:
-                found = [team.call(function, **arguments) for function, arguments in calls]
-                kept[name] = {"place": cluster.place, "code": code, "found": found}
-                return found, "measured", cluster.place
-        except lab.LabError:
-            if os.environ.get(lab.cluster.MODE) != "off":
-                raise
-            record = read_record(NAME)["values"][name]
-            assert record["code"] == code, "what was recorded is not what the page shows"
-            return record["found"], "recorded", record["place"]
-
-
 # %%
 sizes = {
     "model_type": "mixtral", "num_hidden_layers": 2, "hidden_size": 64,
@@ -273,25 +250,22 @@ small = ModelConfig.from_hf(sizes, "small mixture")
 ids = vocabularies.load("book").encode_ordinary(corpus.shakespeare()[0].text)
 ROUTERS = {"left to itself": 0.0, "unequal loads penalised": balance}
 common = {"sizes": sizes, "ids": ids, "steps": steps, "rate": 3e-3, "length": length, "rows": rows}
-trained, label, place = on_ranks(
-    "trained", *((train, common | {"balance": penalty}) for penalty in ROUTERS.values())
+ran = page.on_ranks(
+    "trained",
+    *((train, common | {"balance": penalty}) for penalty in ROUTERS.values()),
+    ranks=ranks,
 )
+trained, label, _ = ran
 for on_each in trained:
     for found in on_each:
         assert found["gradient"] < 1e-5
         assert abs(found["losses"][-1] / found["alone"] - 1) < 1e-6
 
 # %% tags=["hide-input"]
-WHERE = {
-    ("measured", "namespaces"): f"Measured in this run, on {ranks} ranks in network namespaces.",
-    ("measured", "loopback"): f"Measured in this run, on {ranks} ranks over loopback: this machine "
-    "refuses namespaces.",
-}
 first = trained[0][0]
 worst = max(found["gradient"] for on_each in trained for found in on_each)
 charts.prose(
-    WHERE.get((label, place), "The lab is switched off: what follows was recorded.")
-    + f" The loss fell from {{{label}}}`{first['losses'][0]:.3f}` to "
+    f"{ran.where} The loss fell from {{{label}}}`{first['losses'][0]:.3f}` to "
     f"{{{label}}}`{first['losses'][-1]:.3f}` in {steps} steps. On the last batch one process finds "
     f"{{{label}}}`{first['alone']:.3f}` too, and the gradients of all weights differ by "
     f"{{{label}}}`{worst:.0e}` of the largest at worst, with either router (refused above 1e-05). "
@@ -810,7 +784,7 @@ charts.prose(
 
 # %% tags=["hide-input"]
 if keep:
-    write_record(data_dir() / "results" / f"{NAME}.json", kept, PARTS)
+    page.keep()
 
 # %% [markdown]
 # ## The traffic this strategy leaves

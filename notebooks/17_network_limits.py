@@ -35,16 +35,14 @@ growth = [512, 1024, 2048, 4096]  # flows
 keep = False  # write what is measured to data/results/, for readers without the lab
 
 # %% tags=["hide-input"]
-import inspect
 import math
 import time
-import warnings
 
 import altair as alt
 import numpy as np
 import pandas as pd
 from tokenlife import charts, lab
-from tokenlife.catalog import data_dir, read_record
+from tokenlife.catalog import read_record
 from tokenlife.charts import PALETTE
 from tokenlife.collectives import build, verify
 from tokenlife.collectives.cost import Hockney, price
@@ -60,14 +58,14 @@ from tokenlife.network.congestion import incast, incast_floor_s
 from tokenlife.network.fabrics import fat_tree, leaf_spine, torus
 from tokenlife.network.routing import colliding, expected_colliding
 from tokenlife.network.synthesise import synthesise
-from tokenlife.provenance import write_record
 from tokenlife.units import format_bytes, format_rate, format_time
 from tokenlife.wire import tcp_over_ethernet
 
 charts.setup()
-NAME = "17_network_limits"
-PARTS = ["lab/launch.py", "lab/program.py"]
-kept = {}  # what a record of this chapter holds
+page = lab.Page(
+    "17_network_limits",
+    ["lab/launch.py", "lab/program.py"],
+)
 
 # %% [markdown]
 # ## On the back of an envelope
@@ -417,20 +415,14 @@ def into_one(here, senders, size):
 
 
 # %% tags=["hide-input"]
-code = inspect.getsource(into_one)
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", lab.LabWarning)  # the page says where the ranks were
-    try:
-        with lab.VirtualCluster(4, rate=lab_rate) as cluster, lab.Team(cluster) as team:
-            if cluster.place != "namespaces":
-                raise lab.LabError("no rate can be held")
-            found = [team.call(into_one, senders=k, size=lab_bytes)[0] for k in lab_senders]
-        label = "measured"
-    except lab.LabError:
-        record = read_record(NAME)["values"]["incast"]
-        found, label = record["found"], "recorded"
-        assert record["code"] == code, "what was recorded is not what the page shows"
-kept["incast"] = {"code": code, "found": found}
+every, label, _ = page.on_ranks(
+    "incast",
+    *((into_one, {"senders": k, "size": lab_bytes}) for k in lab_senders),
+    ranks=4,
+    namespaces=True,
+    rate=lab_rate,
+)
+found = [each[0] for each in every]
 framed = tcp_over_ethernet(1500).frame(lab_bytes)
 lab_star = single_switch(4, lab_rate)
 said = [
@@ -594,7 +586,7 @@ power = math.log(final.seconds / first.seconds) / math.log(final.flows / first.f
 
 # %% tags=["hide-input"]
 if keep:
-    write_record(data_dir() / "results" / f"{NAME}.json", kept, PARTS)
+    page.keep()
 
 # %% [markdown]
 # Rounds of a ring are all alike, and are simulated once: 32,766 rounds of 16,384 ranks cost one

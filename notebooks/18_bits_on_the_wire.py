@@ -33,9 +33,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 from tokenlife import charts, lab
-from tokenlife.catalog import data_dir, read_record, running
+from tokenlife.catalog import running
 from tokenlife.ledger import Ledger, Level, Term
-from tokenlife.provenance import write_record
 from tokenlife.tokenizer import vocabularies
 from tokenlife.wire.decode import TcpFrames
 from tokenlife.wire.framing import FRAME_CHECK, INTERFRAME_GAP, PREAMBLE, FramingError
@@ -45,7 +44,10 @@ from tokenlife.wire.stack import PATH_MTUS, Stack
 from tokenlife.wire.stream import find_array, streams
 
 charts.setup()
-NAME = "18_bits_on_the_wire"
+page = lab.Page(
+    "18_bits_on_the_wire",
+    ["lab/meter.py", "lab/program.py", "wire/decode.py", "wire/stream.py"],
+)
 
 # %% [markdown]
 # ## On the back of an envelope
@@ -105,11 +107,13 @@ def reduce_seen(here, config, ids, steps, token, width):
     fewer = delta.clone()
     fewer[token] = 0  # the same product without this token's term
     own, again, without = gradient.clone(), delta.T @ x, fewer.T @ x
-    with Capture(here._where["interface"], width, 512) as capture:
+    with Capture(here.interface, width, 512) as capture:
         here.together(0.3)
         with here.counted() as sent:
             dist.all_reduce(gradient)
         frames, lengths, _, outgoing, dropped = capture.read()
+    if here.rank:
+        return None  # the page follows rank 0
     texts = {"own": own, "again": again, "without": without, "sum": gradient}
     found = {k: base64.b64encode(v.numpy().tobytes()).decode() for k, v in texts.items()}
     rows = [
@@ -132,26 +136,17 @@ arguments = {"config": {**CONFIG, "vocab_size": 1 + max(map(max, ids))}, "ids": 
              "steps": steps, "token": token}  # fmt: skip
 
 
-def measure():
-    found = {}
-    for offload, width in ((False, 2048), (True, 32768)):
-        with lab.VirtualCluster(ranks, offload=offload) as cluster, lab.Team(cluster) as team:
-            if cluster.place != "namespaces":
-                raise lab.LabError("an interface of one's own is needed")
-            every = team.call(reduce_seen, width=width, **arguments)
-        if offload:  # the lengths are enough
-            found["offloaded"] = [len(base64.b64decode(f)) for f in every[0]["frames"]]
-        else:
-            found["rank"] = every[0]
-    return found
+def captured(run, offload, width):
+    """Return what rank 0 saw; no capture is made where ranks share an interface."""
+    call = (reduce_seen, arguments | {"width": width})
+    ran = page.on_ranks(run, call, ranks=ranks, namespaces=True, offload=offload)
+    return ran.found[0][0], ran.label
 
 
-try:
-    found, label = measure(), "measured"
-except lab.LabError:
-    found, label = read_record(NAME)["values"]["capture"], "recorded"
+rank0, label = captured("capture", False, 2048)
+joined, _ = captured("offloaded", True, 32768)
+offloaded = [len(base64.b64decode(text)) for text in joined["frames"]]
 
-rank0 = found["rank"]
 frames = [base64.b64decode(text) for text in rank0["frames"]]
 lengths = np.array([len(frame) for frame in frames])
 rows = np.zeros((len(frames), 2048), np.uint8)
@@ -168,8 +163,8 @@ charts.prose(
     f"The loss of rank 0 fell from {rank0['losses'][0]:.2f} to {rank0['losses'][-1]:.2f}. In the "
     f"all-reduce its interface sent {{{label}}}`{len(frames)} frames`, the largest of "
     f"{lengths.max():,} bytes. With segmentation offload on, the same all-reduce shows "
-    f"{{{label}}}`{len(found['offloaded'])} frames`, the largest of "
-    f"{max(found['offloaded']):,} bytes: the capture then sits above the point where a card "
+    f"{{{label}}}`{len(offloaded)} frames`, the largest of "
+    f"{max(offloaded):,} bytes: the capture then sits above the point where a card "
     "would cut them. What follows uses the frames that have the wire's size."
 )
 
@@ -437,9 +432,7 @@ charts.table(
 
 # %% tags=["remove-cell"]
 if keep:
-    assert label == "measured", "only what was measured can be kept"
-    parts = [f"wire/{part}.py" for part in ("decode", "stream")]
-    write_record(data_dir() / "results" / f"{NAME}.json", {"capture": found}, parts)
+    page.keep()
 
 # %% [markdown]
 # ## Where this stops being true

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
+from tokenlife.lab.calls import Calls
 from tokenlife.transformer import ModelConfig
 from tokenlife.transformer.model import Decoder
 from torch.distributed.device_mesh import init_device_mesh
@@ -28,8 +29,6 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 SIZES = {
     "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 8,
@@ -37,29 +36,6 @@ SIZES = {
     "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": False,
 }  # fmt: skip
 BATCH, LENGTH, BUCKET_BYTES = 2, 32, 50_000
-KINDS = {
-    "all_reduce": "all_reduce", "allreduce_": "all_reduce", "_allgather_base_": "all_gather",
-    "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter",
-}  # fmt: skip
-
-
-class Calls(TorchDispatchMode):
-    """Counts collectives by kind and by the bytes of the whole buffer: the largest tensor."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = Counter()
-
-    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # let it become collectives and local work first
-        result = call(*args, **(kwargs or {}))
-        name = call.overloadpacket.__name__
-        if call.namespace in ("c10d", "_c10d_functional") and name in KINDS:
-            tensors = [x for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor)]
-            self.seen[KINDS[name], max(x.numel() * x.element_size() for x in tensors)] += 1
-        return result
 
 
 class Model(Decoder):
@@ -77,7 +53,10 @@ def model() -> Model:
 def calls(run) -> list:
     with Calls() as calls:
         run()
-    return sorted([*key, count] for key, count in calls.seen.items())
+    seen = Counter()
+    for (kind, _, size), count in calls.seen.items():
+        seen[kind, size] += count
+    return sorted([*key, count] for key, count in seen.items())
 
 
 def loss(network):

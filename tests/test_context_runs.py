@@ -3,7 +3,7 @@
 import pytest
 from chapter import functions
 from tokenlife import lab
-from tokenlife.lab.result import GLOO_HEADER
+from tokenlife.lab.gloo import gloo_sends
 from tokenlife.parallel import Plan, communication
 from tokenlife.transformer import ModelConfig
 
@@ -54,12 +54,11 @@ def test_a_step_of_a_model_its_calls_and_its_bytes(team, method):
             wanted[key] = wanted.get(key, 0) + op.count
         seen = {(c["kind"], tuple(c["group"]), c["bytes"]): c["count"] for c in one["calls"]}
         assert seen == wanted
-        share = {"send": 1, "all_to_all": 3 / 4, "all_gather": 3 / 4, "reduce_scatter": 3 / 2}
-        messages = {"send": 1, "all_to_all": 3, "all_gather": 6, "reduce_scatter": 12}
-        payload = sum(
-            count * (share[kind] * size + messages[kind] * 3 * GLOO_HEADER)
-            for (kind, _, size), count in wanted.items()
-        )
+        payload = 0
+        for (kind, group, size), count in wanted.items():
+            sends = sum(gloo_sends(kind, len(group), size))
+            # Along a ring of sends, for each message that leaves, one comes.
+            payload += count * (sends.sum() if kind == "send" else sends[rank])
         assert one["payload_bytes"] == pytest.approx(payload, rel=0.005)
 
 

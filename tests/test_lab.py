@@ -12,10 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chapter import functions
 from tokenlife import lab
+from tokenlife.catalog import data_dir
 from tokenlife.cli import main
 from tokenlife.collectives import ScheduleError, algorithms
 from tokenlife.lab.cluster import MODE
+from tokenlife.lab.gloo import gloo_sends
 from tokenlife.wire import TcpFrames, write_pcap
 
 RATE = 100e6
@@ -438,3 +441,84 @@ def test_a_program_must_stand_alone():
         pytest.raises(lab.LabError, match="nothing outside it"),
     ):
         team.call(lambda here: outside)
+
+
+def _collectives(here, sizes):
+    import torch
+    import torch.distributed as dist
+
+    found = []
+    for kind, items in sizes:
+        x, n = torch.ones(items), here.ranks
+        y = torch.empty(items * n if kind == "all_gather" else max(1, items // n))
+        calls = {
+            "all_reduce": lambda x=x: dist.all_reduce(x),
+            "broadcast": lambda x=x: dist.broadcast(x, 0),
+            "all_gather": lambda x=x, y=y: dist.all_gather_into_tensor(y, x),
+            "reduce_scatter": lambda x=x, y=y: dist.reduce_scatter_tensor(y, x),
+            "all_to_all": lambda x=x: dist.all_to_all_single(torch.empty_like(x), x),
+        }
+        with here.counted() as sent:
+            calls[kind]()
+        found.append(sent["payload_bytes"])
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_what_gloo_sends_is_known_to_the_byte(ranks):
+    sizes = [("all_reduce", n) for n in (1, 7, 1000, 1_000_003, 1_800_001)]
+    sizes += [("broadcast", n) for n in (1, 5001)] + [("all_gather", n) for n in (1, 5, 30_001)]
+    sizes += [(kind, ranks * n) for kind in ("reduce_scatter", "all_to_all") for n in (1, 4099)]
+    with lab.VirtualCluster(ranks) as cluster, lab.Team(cluster) as team:
+        found = team.call(_collectives, sizes=sizes)
+    for i, (kind, items) in enumerate(sizes):
+        whole = items * (ranks if kind == "all_gather" else 1)
+        said = sum(gloo_sends(kind, ranks, 4 * whole))
+        assert [rank[i] for rank in found] == said.tolist(), (kind, items)
+    with pytest.raises(lab.LabError, match="no rule for gloo's gather; there are all_reduce"):
+        gloo_sends("gather", 2, 4)
+
+
+def _times(here, factor):
+    return factor * here.rank
+
+
+def _other(here, factor):
+    return 0
+
+
+def test_a_page_measures_keeps_and_reads_what_it_kept(tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    for module in ("tokenlife.lab.page", "tokenlife.catalog"):
+        monkeypatch.setattr(f"{module}.data_dir", lambda: tmp_path)
+    page = lab.Page("chapter", ["units.py"])
+    ran = page.on_ranks("times", (_times, {"factor": 3}), (_times, {"factor": 5}), ranks=2)
+    assert ran.found == [[0, 3], [0, 5]] and ran.label == "measured"
+    assert ran.where.startswith("Measured in this run, on 2 ranks")
+    page.keep()
+
+    monkeypatch.setenv(MODE, "off")
+    again = lab.Page("chapter", ["units.py"])
+    read = again.on_ranks("times", (_times, {"factor": 3}), (_times, {"factor": 5}), ranks=2)
+    assert read == (ran.found, "recorded", ran.place) and "recorded" in read.where
+    with pytest.raises(lab.LabError, match="only what was measured can be kept, not times"):
+        again.keep()
+    for run, function in (("times", _other), ("sums", _times)):
+        with pytest.raises(lab.LabError, match=f"no run '{run}' of the functions"):
+            again.on_ranks(run, (function, {"factor": 3}), ranks=2)
+
+
+def test_a_page_takes_its_record_where_loopback_will_not_do(monkeypatch):
+    kept = json.loads((data_dir() / "results" / "17_network_limits.json").read_text())["values"]
+    cells = functions("17_network_limits")
+    monkeypatch.setenv(MODE, "loopback")
+    page = lab.Page("17_network_limits", [])
+    calls = [(cells.into_one, {})] * len(kept["incast"]["found"])
+    ran = page.on_ranks("incast", *calls, ranks=4, namespaces=True, rate=1e8)
+    assert (ran.label, ran.found) == ("recorded", kept["incast"]["found"])
+
+
+def test_a_run_that_fails_is_an_error_and_no_record():
+    page = lab.Page("17_network_limits", [])
+    with pytest.raises(lab.LabError, match="ValueError: no such thing"):
+        page.on_ranks("incast", (_odd, {}), ranks=2)

@@ -1,18 +1,13 @@
 """Chapter 09's pipelines, run on ranks: loss, gradients, calls and bytes; its own functions."""
 
-import ast
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+from chapter import functions
 from tokenlife import lab
 from tokenlife.lab.result import GLOO_HEADER
 from tokenlife.parallel import Plan, communication
 from tokenlife.parallel.schedules import pipeline_schedule
 from tokenlife.transformer import ModelConfig
 
-CHAPTER = Path(__file__).parents[1] / "notebooks" / "09_pipeline_parallel.py"
 SIZES = {
     "model_type": "llama", "num_hidden_layers": 5, "hidden_size": 64, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 128,
@@ -24,17 +19,8 @@ EDGES = {2: [0, 3, 5], 4: [0, 2, 3, 4, 5]}  # as the library deals layers: the f
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """The functions of the chapter as a module, so that what is tested is what the page shows."""
-    text = CHAPTER.read_text()
-    functions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
-    file = tmp_path_factory.mktemp("chapter") / "pipeline_page.py"
-    file.write_text("\n\n".join(ast.get_source_segment(text, each) for each in functions))
-    spec = importlib.util.spec_from_file_location("pipeline_page", file)
-    sys.modules["pipeline_page"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["pipeline_page"]
+def page():
+    return functions("09_pipeline_parallel")
 
 
 @pytest.fixture(scope="module")

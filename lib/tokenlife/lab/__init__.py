@@ -3,6 +3,9 @@
 from tokenlife.lab.cluster import LabError, LabWarning, VirtualCluster
 from tokenlife.lab.job import Job
 from tokenlife.lab.launch import Team, run
+from tokenlife.lab.page import Page
 from tokenlife.lab.result import Figures, Result
 
-__all__ = ["Figures", "Job", "LabError", "LabWarning", "Result", "Team", "VirtualCluster", "run"]
+__all__ = [
+    "Figures", "Job", "LabError", "LabWarning", "Page", "Result", "Team", "VirtualCluster", "run",
+]  # fmt: skip

@@ -25,10 +25,13 @@ class Rank:
     ----------
     rank, ranks
         Its number, and how many there are; the default process group is all of them.
+    interface
+        The name of the one that leads to the others.
     """
 
     def __init__(self, where: dict, agree: Callable[[float], float]):
         self.rank, self.ranks = where["rank"], where["ranks"]
+        self.interface = where["interface"]
         self._where, self._agree = where, agree
 
     def together(self, seconds: float = SLACK_S) -> None:
@@ -48,13 +51,13 @@ class Rank:
         calm = SETTLE_S + 4 * (self._where["delay"] or 0)
         found = {}
         self.together(calm)
-        before = meter.interface(self._where["interface"]), meter.sockets(self._where["port"])
+        before = meter.interface(self.interface), meter.sockets(self._where["port"])
         self.together()
         start = time.monotonic()
         yield found
         found["time_s"] = time.monotonic() - start
         self.together(calm)  # a late acknowledgement, and whoever is slower
-        after = meter.interface(self._where["interface"]), meter.sockets(self._where["port"])
+        after = meter.interface(self.interface), meter.sockets(self._where["port"])
         left, sent = (meter.difference(a, b) for a, b in zip(after, before, strict=True))
         found["payload_bytes"] = sent["bytes_sent"] - sent["bytes_retransmitted"]
         found["wire_bytes"], found["packets"] = left["bytes"], left["packets"]

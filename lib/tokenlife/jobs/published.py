@@ -17,22 +17,19 @@ References
 """
 
 import re
+from functools import cache
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from tokenlife.catalog import read_reference
+from tokenlife.catalog import read_accelerator, read_reference
 from tokenlife.jobs.cluster import Cluster
 from tokenlife.jobs.compute import Calibration, model_flops
 from tokenlife.jobs.step import step
 from tokenlife.parallel import Plan, PlanError
 from tokenlife.transformer import ModelConfig
-
-# No rate above its promise; of a link inside a node what nccl-tests log A measures of NVLink.
-CAPS = np.log([1.0, 1.0, 233.88 / 300, 1.0])
-VOCAB = 51_200  # GPT-2's, padded: both Megatron papers
 
 
 class Run(NamedTuple):
@@ -46,12 +43,19 @@ class Run(NamedTuple):
     seconds: float
 
 
+@cache
+def _vocabulary() -> int:
+    """Return the size of GPT-2's vocabulary as both Megatron papers pad it."""
+    table = read_reference("01_megatron_sc21").query("table == 'Table 1'")
+    return int(re.search(r"vocab (\d+)", table.conditions.iloc[0])[1])
+
+
 def gpt(name: str, layers: int, hidden: int, heads: int) -> ModelConfig:
     """Return a GPT of Megatron's shape."""
     return ModelConfig.from_hf(
         {
             "model_type": "gpt2", "n_layer": layers, "n_embd": hidden, "n_head": heads,
-            "n_positions": 2048, "vocab_size": VOCAB,
+            "n_positions": 2048, "vocab_size": _vocabulary(),
         },
         name,
     )  # fmt: skip
@@ -87,7 +91,7 @@ def _megatron():
             "recompute": "full", "attention": "naive", "overlap": False,
         }  # fmt: skip
         flops = 96 * batch * 2048 * shape[0] * shape[1] ** 2
-        flops *= 1 + 2048 / (6 * shape[1]) + VOCAB / (16 * shape[0] * shape[1])
+        flops *= 1 + 2048 / (6 * shape[1]) + _vocabulary() / (16 * shape[0] * shape[1])
         seconds = flops / (v["achieved TFLOP/s per GPU"] * 1e12 * gpus)
         plans = _plans(config, known, (1, 2, 4, 8), (1, 2, 3, 4, 5, 6))
         yield Run("SC'21 Table 1", config.name, config, selene, plans, seconds)
@@ -173,10 +177,18 @@ def compare(found: tuple[Run, ...], calibration: Calibration | None = None) -> p
     return pd.DataFrame(rows, columns=columns)
 
 
+def _caps() -> np.ndarray:
+    """Return what no constant may pass: its promise; on NVLink, what nccl-tests measured at 4 GiB."""
+    log = read_reference("08c_nccl_tests_logs").query("log_id == 'A'")
+    largest = log.loc[log.size_bytes.eq(2**32), "busbw_GBps"].item()
+    nvlink = largest * 1e9 / read_accelerator("a100-sxm")["scale_up_Bps"]
+    return np.array([1.0, 1.0, nvlink, 1.0])
+
+
 def calibrate(found: tuple[Run, ...] | None = None) -> Calibration:
     """Fit the calibration on the even rows: least squares of the logarithms of the times."""
     found = runs() if found is None else found
-    point, width = np.log([0.85, 0.4, 0.75, 0.35]), 0.1
+    point, width, caps = np.log([0.85, 0.4, 0.75, 0.35]), 0.1, np.log(_caps())
 
     def cost(x):
         # All rows are priced, so that each keeps its place and the split is that of compare().
@@ -186,7 +198,7 @@ def calibrate(found: tuple[Run, ...] | None = None) -> Calibration:
     least = cost(point)
     while width > 0.01:  # look along each constant, and closer where no step helps
         axes = width * np.eye(4)
-        steps = [np.minimum(x, CAPS) for axis in axes for x in (point + axis, point - axis)]
+        steps = [np.minimum(x, caps) for axis in axes for x in (point + axis, point - axis)]
         costs = [cost(x) for x in steps]
         if min(costs) < least:
             least, point = min(costs), steps[int(np.argmin(costs))]

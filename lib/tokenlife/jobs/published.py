@@ -178,7 +178,7 @@ def compare(found: tuple[Run, ...], calibration: Calibration | None = None) -> p
 
 
 def _caps() -> np.ndarray:
-    """Return what no constant may pass: its promise, or what nccl-tests reach on NVLink at 4 GiB."""
+    """Return what no constant may pass: its promise; on NVLink, what nccl-tests reach at 4 GiB."""
     log = read_reference("08c_nccl_tests_logs").query("log_id == 'A'")
     largest = log.loc[log.size_bytes.eq(2**32), "busbw_GBps"].item()
     nvlink = largest * 1e9 / read_accelerator("a100-sxm")["scale_up_Bps"]

@@ -95,7 +95,7 @@ def step_by_hand(forward_s, backward_s, micro_batches, stages, exposed_s, gradie
     return (micro_batches + stages - 1) * one + gradients_s
 
 
-step_by_hand(1.0, 2.0, micro_batches=16, stages=4, exposed_s=0.3, gradients_s=2.0)
+print(f"{step_by_hand(1, 2, micro_batches=16, stages=4, exposed_s=0.3, gradients_s=2):.1f} s")
 
 # %% [markdown]
 # The library does the same for every axis. It first asks where an axis lies. Ranks fill the cluster
@@ -345,13 +345,16 @@ charts.table(
 # ## Model beside published
 #
 # Now the test. Ten runs of Megatron-LM {cite}`narayanan2021megatron`, eight of the work on
-# selective
-# recomputation {cite}`korthikanti2022reducing`, three of Llama 3 {cite}`llama2024herd`. The model
-# has
-# four constants for all of them: what large products reach of the peak, what memory reaches of its
-# rate, what links reach inside and outside a node. The one inside is held by a published NCCL log;
-# three are fitted on every second row. The other rows judge. What a table does not print
-# (micro-batch, chunks) is settled by one rule: the fastest that fits.
+# selective recomputation {cite}`korthikanti2022reducing`, three of Llama 3 {cite}`llama2024herd`.
+# The model has four constants for all of them: what large products reach of the peak, what memory
+# reaches of its rate, what links reach inside and outside a node. The one inside is held by a
+# published NCCL log; three are fitted on every second row. The other rows judge. What a table does
+# not print (micro-batch, chunks) is settled by one rule: the fastest that fits.
+#
+# The judges were not blind. A first comparison, of all rows, made us read the papers again in two
+# places: Megatron sends between stages in parts that the node gathers, and Llama 3 sums gradients
+# over micro-batches before it scatters them, which is the traffic of ZeRO-1. Both readings bring the
+# rows in question nearer. They set no constant, but they were chosen in sight of the answer.
 
 # %% tags=["hide-input"]
 published = runs()
@@ -391,7 +394,7 @@ marks = dots.mark_point(filled=True, size=70).encode(
     ),
 )
 (zero + marks).properties(
-    title=f"On rows it never saw the model errs by {judges.median():.1%} (median), "
+    title=f"On rows it was not fitted on the model errs by {judges.median():.1%} (median), "
     f"{judges.max():.0%} at worst",
     description="One point for each published run: the relative error of the modelled step time. "
     "Blue circles were fitted, orange squares judge.",

@@ -353,8 +353,8 @@ charts.table(
 #
 # The judges were not blind. A first comparison, of all rows, made us read the papers again in two
 # places: Megatron sends between stages in parts that the node gathers, and Llama 3 sums gradients
-# over micro-batches before it scatters them, which is the traffic of ZeRO-1. Both readings bring the
-# rows in question nearer. They set no constant, but they were chosen in sight of the answer.
+# over micro-batches before it scatters them, which is the traffic of ZeRO-1. Both readings bring
+# the rows in question nearer. They set no constant, but they were chosen in sight of the answer.
 
 # %% tags=["hide-input"]
 published = runs()

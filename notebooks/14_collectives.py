@@ -55,7 +55,7 @@ from tokenlife.collectives import (
 from tokenlife.collectives.bounds import busbw_factor, lower_bound, must_move
 from tokenlife.costs import count_parameters
 from tokenlife.costs.memory import kv_bytes_per_token, kv_numbers_per_layer
-from tokenlife.lab import LabError, LabWarning, VirtualCluster
+from tokenlife.lab import LabUnavailable, LabWarning, VirtualCluster
 from tokenlife.lab.fit import fit_alpha_beta
 from tokenlife.parallel import Plan, data_parallel_ops
 from tokenlife.provenance import write_record
@@ -404,7 +404,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", LabWarning)  # the text below says where the ranks were
     try:
         found, label = measure(), "measured"
-    except LabError:
+    except LabUnavailable:
         found, label = read_record("14_collectives")["values"], "recorded"
 if keep:
     write_record(data_dir() / "results" / "14_collectives.json", found, ["lab/engines.py"])

@@ -991,7 +991,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", lab.LabWarning)  # the text below says where the ranks were
     try:
         found, label = measure(), "measured"
-    except lab.LabError:
+    except lab.LabUnavailable:
         found, label = read_record("15_algorithms")["values"]["runs"], "recorded"
 if keep:
     write_record(data_dir() / "results" / "15_algorithms.json", {"runs": found}, ["lab/engines.py"])

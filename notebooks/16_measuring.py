@@ -109,7 +109,8 @@ charts.prose(
 # results = lab.run(jobs, ranks=4, rate=100e6)
 # ```
 #
-# Every result is checked against the definition, on whole numbers, so that it is right or wrong.
+# The last run of each job is checked against the definition, on whole numbers, so that its result
+# is right or wrong.
 
 # %% tags=["hide-input"]
 kept = {}  # what a record of this chapter holds
@@ -134,8 +135,8 @@ def lab_or_record(name, measure, held=False):
         try:
             found, label = measure(), "measured"
             if held and found[0]["place"] != "namespaces":
-                raise lab.LabError("no rate can be held")
-        except lab.LabError:
+                raise lab.LabUnavailable("no rate can be held")
+        except lab.LabUnavailable:
             return read_record(NAME)["values"][name], "recorded"
     kept[name] = found
     return found, label
@@ -232,7 +233,8 @@ charts.table(
 #   what the hardware can do, useless to forecast a job of a million steps.
 # - **Keep every repeat.** A summary can be computed later, a distribution cannot be rebuilt.
 # - **Interleave what is compared.** All runs of one algorithm, then all of another, compares two
-#   quarters of an hour. Repeats that alternate compare two algorithms.
+#   quarters of an hour. Repeats that alternate compare two algorithms. (This page runs all repeats
+#   of a job in one go, a second or so for each: what drifts over minutes remains in it.)
 #
 # ## What the watch of one rank hides
 #
@@ -615,11 +617,9 @@ charts.table(
 # On a real network the buffer of a switch port plays the same trick: short tests see a faster
 # network than long ones.
 #
-# "Full at first" has to be made true. An earlier version of this lab started a repeat 2 ms after
-# the one before, and a bucket takes 4 ms to fill. Each run then began with what the last had left.
-# A reduce-scatter over two ranks is a single round, and came out 18 % slower than its model, in all
-# records. The model was right and the watch was wrong: it timed the end of the run before. Now
-# every repeat waits until the buckets are full.
+# "Full at first" has to be made true: every repeat waits until the buckets are full. This lab once
+# did not wait, and a reduce-scatter over two ranks, a single round, came out 18 % slower than its
+# model. The model was right. The watch timed what the run before had left unpaid.
 #
 # Under the same rate, gloo's own collectives, each beside the least time, the bound's bytes at the
 # rate with headers:

@@ -1,5 +1,6 @@
 """Every collective algorithm does what its collective is defined to do, at the price it claims."""
 
+import math
 import time
 from itertools import product
 
@@ -21,9 +22,12 @@ from tokenlife.collectives import (
     uneven_all_to_all,
     verify,
 )
+from tokenlife.collectives.bounds import lower_bound
+from tokenlife.collectives.cost import Hockney, Tiers, price_grid
 from tokenlife.collectives.hierarchical import hierarchical_all_gather
 from tokenlife.collectives.schedule import even_cut
 from tokenlife.collectives.terms import log2_down, log2_up
+from tokenlife.interop.goal import goal_text
 
 RANKS = [*range(1, 34), 64, 100, 128]
 
@@ -108,8 +112,7 @@ def expected(kind, buffers, root):
         elif kind == "reduce_scatter":
             out[rank, mine] = buffers[:, mine].sum(axis=0)
         elif kind == "all_to_all":
-            row = buffers[:, mine].reshape(-1)[:items]
-            out[rank, : len(row)] = row
+            out[rank] = buffers[:, mine].reshape(-1)
     return out
 
 
@@ -120,6 +123,8 @@ def test_buffers_of_any_size_come_out_as_defined(a, options):
     rng = np.random.default_rng(1)
     for n in able(a, options, [1, 2, 3, 4, 5, 8, 10, 13, 16, 30, 32])[:6]:
         for items, root in product([0, 1, 7, 61], roots(a, n, every=False)):
+            if a.kind == "all_to_all":
+                items *= n
             buffers = rng.integers(-1000, 1000, (n, items))
             result = run(build(a.kind, a.name, n, **options, **root), buffers)
             want = expected(a.kind, buffers, root.get("root", 0))
@@ -251,7 +256,8 @@ def test_any_schedule_can_be_pipelined(a):
     schedule = pipelined(build(a.kind, a.name, 8), 3)
     verify(schedule, once=a.once)
     if a.kind != "barrier":
-        buffers = np.arange(8 * 37).reshape(8, 37)
+        items = 40 if a.kind == "all_to_all" else 37
+        buffers = np.arange(8 * items).reshape(8, items)
         np.testing.assert_array_equal(run(schedule, buffers), expected(a.kind, buffers, 0))
 
 
@@ -358,6 +364,14 @@ def test_the_largest_rings_are_lazy(name):
         (lambda: uneven_all_to_all([[1.5]]), "whole numbers"),
         (lambda: build("all_reduce", "ring", 4).chunk_items(-1), "cannot have -1 items"),
         (lambda: verify(Schedule("all_gather", "odd", 3, 2, ())), "its definition has 3"),
+        (lambda: build("all_reduce", "ring", 4.5), "ranks, not 4.5"),
+        (lambda: algorithm("all_reduce", "swing").terms(6, 1024), "not 6"),
+        (lambda: algorithm("all_reduce", "torus_2d").terms(np.array([4, 7]), 1024), "not 7"),
+        (lambda: run(build("all_to_all", "linear", 3), np.ones((3, 7))), "7 items are no even"),
+        (lambda: goal_text(build("all_reduce", "ring", 4), 8, 1, float("nan")), "not nan"),
+        (lambda: lower_bound("all_reduce", 0, 1024), "at least one rank"),
+        (lambda: price_grid("all_reduce", [], [], Hockney(1e-6, 1e-9)), "at least one rank"),
+        (lambda: Tiers(Hockney(0, 0), Hockney(0, 0), math.nan), "at least one rank, not nan"),
     ],
 )
 def test_bad_input_is_told_in_one_line(call, says):

@@ -101,6 +101,6 @@ def test_every_export_sends_the_bytes_of_its_schedule_and_ends(each, ranks):
 def test_the_command_writes_a_file(tmp_path, capsys):
     words = ["all_reduce", "--algorithm", "ring", "--ranks", "4", "--bytes", "400", "--goal"]
     assert main(["collective", *words, str(tmp_path / "ring.goal")]) == 0
-    assert (tmp_path / "ring.goal").read_text() == goal_text(ring_all_reduce(4), 400, 1)
+    assert (tmp_path / "ring.goal").read_text() == goal_text(ring_all_reduce(4), 400, 1) + "\n"
     assert main(["collective", *words, str(tmp_path / "no" / "ring.goal")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -244,6 +244,43 @@ def test_nothing_is_left_when_the_parent_is_killed(namespaces):
     assert sorted(Path("/sys/class/net").iterdir()) == interfaces
 
 
+@pytest.mark.parametrize("engine", ["ours", "mpi"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_command_cut_short_leaves_nothing_behind(engine, number, tmp_path):
+    words = f"lab all_reduce --ranks 2 --bytes 4MiB --repeats 100000 --engine {engine}".split()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tokenlife.cli", *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as command:
+        own = {command.pid}
+        while len(own) < 4:  # the command, one that watches, and the ranks
+            assert command.poll() is None, command.stdout.read()
+            own |= descendants(command.pid)
+            time.sleep(0.05)
+        assert list(tmp_path.iterdir())
+        os.kill(command.pid, number)
+        said = command.stdout.read()
+    assert said == ("tokenlife: interrupted\n" if number == signal.SIGINT else "")
+    wait_for_end(own)
+    deadline = time.monotonic() + 10
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not list(tmp_path.iterdir())
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the processes that a process started, and those that they started."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return set()
+    return {child for each in text.split() for child in (int(each), *descendants(int(each)))}
+
+
 def test_nothing_is_left_after_an_error(namespaces):
     with pytest.raises(ZeroDivisionError), lab.VirtualCluster(2) as cluster:
         pid = cluster._holder.pid

@@ -61,10 +61,12 @@ def main(argv: list[str] | None = None) -> int:
     >>> main(["tokens", "hi", "--vocabulary", "gpt2"])      # doctest: +SKIP
     0
     """
-    args = _parser().parse_args(argv)
-    if hasattr(sys.stdout, "reconfigure"):  # a terminal without these letters shows their numbers
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        args = _parser().parse_args(argv)
+        if sys.stdout is None:
+            raise TokenlifeError("cannot write the output: standard output is closed")
+        if hasattr(sys.stdout, "reconfigure"):  # a terminal without a letter shows its number
+            sys.stdout.reconfigure(errors="backslashreplace")
         if _torn(getattr(args, "text", None) or ""):
             raise TokenlifeError("the words on the command line are no UTF-8 text")
         result = args.run(args)

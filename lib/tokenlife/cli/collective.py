@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> Result:
     cost = _priced(schedule, size, links)
     if args.goal is not None:
         with atomic_write(args.goal, ScheduleError) as file:
-            file.write(goal_text(schedule, size, 1, links.gamma_s_per_B).encode())
+            file.write(f"{goal_text(schedule, size, 1, links.gamma_s_per_B)}\n".encode())
     data = _row(args, schedule, size, cost.time_s)
     sent = data["bytes_sent_per_rank"] = cost.sent_bytes[: args.ranks].tolist()
     bound = float(lower_bound(args.kind, args.ranks, size).sent_bytes)

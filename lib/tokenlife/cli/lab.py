@@ -86,7 +86,7 @@ def _text(done: lab.Result) -> str:
     table = ["  ".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
     time = f"time {format_time(measured.time_s)} measured"
     if modelled.time_s is not None:
-        error = measured.time_s / modelled.time_s - 1 if modelled.time_s else 0.0
+        error = modelled.time_s / measured.time_s - 1
         time += f", {format_time(modelled.time_s)} modelled ({error:+.1%})"
     names = {
         "library's own": done.overheads["library"],

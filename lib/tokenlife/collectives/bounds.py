@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tokenlife.collectives.definitions import definition
-from tokenlife.collectives.schedule import Schedule
+from tokenlife.collectives.schedule import Schedule, ScheduleError
 from tokenlife.collectives.terms import Terms, log2_up
 
 # Of each collective: (sent, reduced) in units of (n − 1)/n of the buffer; None is the whole buffer.
@@ -91,6 +91,8 @@ def lower_bound(kind: str, ranks, bytes_) -> Terms:
     [3.0, 1792.0, 896.0]
     """
     ranks = np.asarray(ranks)
+    if np.any(ranks < 1) or np.any(np.asarray(bytes_) < 0):
+        raise ScheduleError("a bound needs at least one rank, and no size below zero")
     rounds = np.minimum(ranks - 1, 1) if kind == "send" else log2_up(ranks)
     sent = busbw_factor(kind, ranks) * bytes_
     return Terms(rounds, sent, _SHARES[kind][1] * (ranks - 1) / ranks * bytes_)

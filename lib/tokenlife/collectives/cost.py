@@ -126,7 +126,7 @@ class Tiers:
     node: int
 
     def __post_init__(self):
-        if self.node < 1:
+        if not isinstance(self.node, int | np.integer) or self.node < 1:
             raise ScheduleError(f"a node holds at least one rank, not {self.node}")
 
     @property
@@ -227,8 +227,8 @@ def price_grid(
     [1.512e-06, 3.768e-06]
     """
     sizes = np.asarray(sizes)
-    if np.min(ranks) < 1 or np.min(sizes) < 0:
-        raise ScheduleError("a grid needs at least one rank, and no size below zero")
+    if not len(ranks) or not len(sizes) or np.min(ranks) < 1 or np.min(sizes) < 0:
+        raise ScheduleError("a grid needs groups of at least one rank, and sizes of zero or more")
     parts = []
     for each in chosen or algorithms(kind):
         able = np.array([n for n in ranks if each.supports(n, **each.options)], dtype=np.int64)

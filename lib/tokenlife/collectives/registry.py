@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tokenlife.collectives.definitions import definition
 from tokenlife.collectives.schedule import Schedule, ScheduleError
 from tokenlife.collectives.terms import Terms
@@ -20,9 +22,9 @@ class Algorithm:
         The collective, and what this way is called.
     build
         ``build(ranks, **options)`` returns its :class:`Schedule`; rooted ones take ``root``.
-    terms
-        ``terms(ranks, bytes_, **options)`` returns its :class:`Terms`; takes arrays. Sizes count
-        the whole buffer of one rank. Exact where chunks are equal.
+    closed_form
+        ``closed_form(ranks, bytes_, **options)`` returns its :class:`Terms`; takes arrays. Exact
+        where chunks are equal. Ask :meth:`terms`, which knows where it holds.
     says
         One sentence: how it works, and what it is good at.
     source
@@ -40,13 +42,34 @@ class Algorithm:
     kind: str
     name: str
     build: Callable[..., Schedule]
-    terms: Callable[..., Terms]
+    closed_form: Callable[..., Terms]
     says: str
     source: str
     supports: Callable[..., bool] = lambda ranks, **options: True
     counts: str = "any number of ranks"
     options: dict[str, int] = field(default_factory=dict)
     once: bool = True
+
+    def terms(self, ranks, bytes_, **options) -> Terms:
+        """Return the closed form for numbers of ranks that it works for; takes arrays.
+
+        Parameters
+        ----------
+        ranks, bytes_
+            Size of the group, and of the whole buffer of one rank.
+        **options
+            As for ``build``; the defaults where not given.
+
+        Raises
+        ------
+        ScheduleError
+            If it does not work for one of these numbers.
+        """
+        asked = {key: options.get(key, default) for key, default in self.options.items()}
+        for each in np.unique(ranks).tolist():
+            if each < 1 or not self.supports(each, **asked):
+                raise ScheduleError(f"{self.name} {self.kind} needs {self.counts}, not {each}")
+        return self.closed_form(ranks, bytes_, **options)
 
 
 _REGISTRY: dict[tuple[str, str], Algorithm] = {}
@@ -67,7 +90,7 @@ def check_group(ranks: int) -> None:
     ScheduleError
         If it has no rank, or more than the library builds schedules for.
     """
-    if not 1 <= ranks <= LARGEST_GROUP:
+    if not isinstance(ranks, int | np.integer) or not 1 <= ranks <= LARGEST_GROUP:
         raise ScheduleError(f"a group has 1 to {LARGEST_GROUP:,} ranks, not {ranks}")
 
 

@@ -17,7 +17,7 @@ def run(schedule: Schedule, buffers: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     schedule
-        The algorithm; an all-to-all must be even.
+        The algorithm; an all-to-all must be even, its items a multiple of the ranks.
     buffers
         What each rank holds before, each block in its place; shape (ranks, items).
 
@@ -38,6 +38,10 @@ def run(schedule: Schedule, buffers: np.ndarray) -> np.ndarray:
     if schedule.counts is not None:
         raise ScheduleError("an uneven all-to-all has no buffer of one size: use verify")
     items = buffers.shape[1]
+    if schedule.kind == "all_to_all" and items % schedule.ranks:
+        raise ScheduleError(
+            f"{items} items are no even all-to-all over {schedule.ranks} ranks: use verify"
+        )
     offsets = schedule.chunk_offsets(items)
     before, after = holds(schedule)
     sizes = np.diff(offsets)
@@ -51,10 +55,7 @@ def run(schedule: Schedule, buffers: np.ndarray) -> np.ndarray:
         return result
     # Row by row the blocks that a rank must hold stand in order of their senders.
     received = [row[where] for row, where in zip(held, must, strict=False)]
-    out = np.zeros_like(buffers)
-    for rank, row in enumerate(received):
-        out[rank, : len(row)] = row[:items]
-    return out
+    return np.array(received, buffers.dtype).reshape(buffers.shape)
 
 
 def _play(sends: Round, offsets: np.ndarray, held: np.ndarray) -> None:

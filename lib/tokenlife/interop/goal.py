@@ -11,7 +11,9 @@ References
    express collective communication", ICPP 2009.
 """
 
-from tokenlife.collectives import Schedule
+import math
+
+from tokenlife.collectives import Schedule, ScheduleError
 
 
 def goal_text(schedule: Schedule, items: int, item_bytes: int, gamma_s_per_B: float = 0.0) -> str:
@@ -40,6 +42,8 @@ def goal_text(schedule: Schedule, items: int, item_bytes: int, gamma_s_per_B: fl
     l2: send 4b to 0 tag 0
     }
     """
+    if not 0 <= gamma_s_per_B < math.inf:
+        raise ScheduleError(f"adding a byte takes zero or more seconds, not {gamma_s_per_B}")
     offsets = schedule.chunk_offsets(items) * item_bytes
     blocks = [[] for _ in range(schedule.nodes)]
     labels, last = [0] * schedule.nodes, [[] for _ in range(schedule.nodes)]

@@ -45,8 +45,32 @@ class LabError(TokenlifeError, RuntimeError):
     """A run that cannot be had on this machine, or went wrong."""
 
 
+class LabUnavailable(LabError):
+    """No lab on this machine, or it is switched off; what was recorded may stand in."""
+
+
 class LabWarning(UserWarning):
     """The lab gives less than was asked for."""
+
+
+def wished_place() -> str:
+    """Return where the lab is told to run: ``"loopback"``, or nothing.
+
+    Raises
+    ------
+    LabUnavailable
+        If it is told to run nowhere, or this machine cannot count.
+    LabError
+        If it is told what it does not know.
+    """
+    mode = os.environ.get(MODE, "")
+    if mode not in ("", "loopback", "off"):
+        raise LabError(f"{MODE}={mode} is not known; take loopback or off, or leave it unset")
+    if mode == "off":
+        raise LabUnavailable(f"the lab is switched off ({MODE}=off): read recorded results instead")
+    if sys.platform != "linux":
+        raise LabUnavailable("the lab counts what a Linux kernel counts: read recorded results")
+    return mode
 
 
 class VirtualCluster:
@@ -86,7 +110,7 @@ class VirtualCluster:
     """
 
     def __init__(self, ranks, rate=None, delay=None, mtu=1500, offload=False):
-        if not 1 <= ranks <= 250:
+        if not isinstance(ranks, int) or not 1 <= ranks <= 250:
             raise LabError(f"the lab holds 1 to 250 ranks, not {ranks}")
         if rate is not None and not 1e4 <= rate < LARGEST_RATE_BPS:
             raise LabError(f"the lab holds a rate of 10 kbit/s to 34 Gbit/s, not {rate:g} bit/s")
@@ -113,16 +137,7 @@ class VirtualCluster:
         return self.burst * 8 / self.rate if self.rate else 0.0
 
     def __enter__(self):
-        mode = os.environ.get(MODE, "")
-        if mode not in ("", "loopback", "off"):
-            raise LabError(f"{MODE}={mode} is not known; take loopback or off, or leave it unset")
-        if mode == "off":
-            raise LabError(f"the lab is switched off ({MODE}=off): read recorded results instead")
-        if sys.platform != "linux":
-            raise LabError(
-                "the lab counts what a Linux kernel counts: read recorded results instead"
-            )
-        refused = f"{MODE}=loopback" if mode else self._open()
+        refused = f"{MODE}=loopback" if wished_place() else self._open()
         if refused:
             self.__exit__()
             asked = " and ".join(n for n in ("rate", "delay") if getattr(self, n))
@@ -192,7 +207,8 @@ class VirtualCluster:
 
 def _start(command: list[str], wishes: dict) -> subprocess.Popen:
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    # In a session of its own, so that Ctrl-C reaches the caller alone, who then ends this one.
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
     process.stdin.write(json.dumps(wishes) + "\n")
     process.stdin.flush()
     return process

@@ -77,6 +77,8 @@ def fit(columns: dict[str, np.ndarray], time_s: np.ndarray) -> Fit:
     """
     time_s = np.asarray(time_s, dtype=float)
     matrix = np.column_stack([np.broadcast_to(c, time_s.shape) for c in columns.values()])
+    if not np.isfinite(matrix).all():
+        raise FitError("each sample needs numbers: a size is missing or endless")
     if len(time_s) < matrix.shape[1]:
         raise FitError(f"{len(time_s)} samples cannot give {matrix.shape[1]} parameters")
     if not (np.isfinite(time_s).all() and (time_s > 0).all()):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tokenlife.lab.cluster import LabError, VirtualCluster
+from tokenlife.lab.cluster import LabError, VirtualCluster, wished_place
 from tokenlife.lab.job import Job
 from tokenlife.lab.mpi import run_mpi
 from tokenlife.lab.program import source
@@ -67,6 +67,7 @@ class Team:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 pass_fds=inside,
+                start_new_session=True,
                 env={**os.environ, **one, "PYTHONPATH": path},
             )
         for _, theirs in pairs:
@@ -266,6 +267,7 @@ def run(
     cluster = VirtualCluster(ranks, rate, delay, mtu, offload)
     done = {}
     if any(job.engine == "mpi" for job in jobs):
+        wished_place()
         if rate or delay:
             raise LabError("MPI runs on loopback here, which holds no rate and no delay")
         home, about = VirtualCluster(ranks).on_loopback(), machine()

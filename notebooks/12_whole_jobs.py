@@ -30,14 +30,16 @@ gpus = 16_384
 global_batch = 2048  # sequences in a step
 sequence = 8192
 price = 2.0  # of a GPU's hour, in dollars: an assumption, not a quotation
+keep = False  # write the lab's run as the record
 
 # %% tags=["hide-input"]
 import time
 from dataclasses import replace
 
 import altair as alt
+import numpy as np
 import pandas as pd
-from tokenlife import charts
+from tokenlife import charts, lab
 from tokenlife.catalog import read_reference
 from tokenlife.charts import PALETTE
 from tokenlife.costs.flops import training_flops
@@ -49,7 +51,8 @@ from tokenlife.jobs.search import explain, pareto, refuse, search, what_ifs
 from tokenlife.jobs.step import PARTS, step
 from tokenlife.jobs.timeline import pipeline_tasks, play
 from tokenlife.jobs.traffic import matrix
-from tokenlife.parallel import Plan
+from tokenlife.lab.gloo import gloo_sends
+from tokenlife.parallel import Plan, communication
 from tokenlife.parallel.memory import memory
 from tokenlife.parallel.schedules import pipeline_schedule
 from tokenlife.transformer import ModelConfig
@@ -288,6 +291,171 @@ charts.table(
     label={"bytes in a step": "modelled"},
     formats={"bytes in a step": format_bytes},
 )
+
+# %% [markdown]
+# ## Who talked to whom
+#
+# A small job of this kind really runs: four ranks, each in a network namespace of its own, two
+# along the tensor axis and two along the data axis. PyTorch splits the layers and shards the
+# weights (FSDP, as ZeRO-3) of a small Llama, and takes one step. Each rank asks the kernel what
+# each of its connections has sent, and to whom.
+
+
+# %%
+def sent_to(here):
+    """Return the payload that this rank's connections have sent, by the address they lead to."""
+    import os
+    import socket
+    import struct
+    from collections import Counter
+    from pathlib import Path
+
+    found = Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            with socket.socket(fileno=os.dup(int(entry.name))) as one:
+                own, peer = one.getsockname(), one.getpeername()
+                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512)
+        except OSError:  # no connection
+            continue
+        # The store where ranks meet listens on both families, gloo on this one alone.
+        if one.family == socket.AF_INET and own[0] != peer[0]:
+            sent, again = struct.unpack_from("QQ", info, 200)  # bytes sent, and sent again
+            found[own[0], peer[0]] += sent - again
+    return found
+
+
+def one_step(here, sizes, ids, micro_batch):
+    """Take a step of dp 2 x tp 2, and return what it put on each connection."""
+    import torch
+    from tokenlife.lab import strategies
+    from tokenlife.transformer import ModelConfig
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import loss_parallel
+    from torch.nn.functional import cross_entropy
+
+    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    network = strategies.model(ModelConfig.from_hf(sizes, "small"))
+    strategies.split(network, grid["tp"], sequence=False)
+    strategies.sharded(network, grid["dp"], zero=3)
+    part = here.rank // 2
+    mine = torch.tensor(ids)[micro_batch * part : micro_batch * (part + 1)]
+
+    def step():
+        with loss_parallel():
+            logits = network(mine[:, :-1])
+            cross_entropy(logits.flatten(0, 1), mine[:, 1:].flatten()).backward()
+        strategies.finish_gradients(network)
+
+    step()
+    network.zero_grad()
+    here.together(1.0)
+    before = sent_to(here)
+    here.together(1.0)
+    step()
+    here.together(1.0)
+    after = sent_to(here)
+    return [[*pair, after[pair] - before[pair]] for pair in after]
+
+
+# %% tags=["hide-input"]
+page = lab.Page("12_whole_jobs", ["lab/program.py", "lab/strategies.py", "transformer/model.py"])
+SMALL = {
+    "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 384, "vocab_size": 512,
+    "max_position_embeddings": 128, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+rows_each = 4
+ids = np.random.default_rng(0).integers(0, 512, (2 * rows_each, 129)).tolist()
+ran = page.on_ranks(
+    "dp 2 x tp 2",
+    (one_step, {"sizes": SMALL, "ids": ids, "micro_batch": rows_each}),
+    ranks=4,
+    namespaces=True,
+)
+charts.prose(ran.where)
+
+# %% [markdown]
+# Beside it: `jobs.traffic.matrix`, which takes the best algorithms, and the same operations as gloo
+# carries them out (chapter 16), headers included.
+
+# %% tags=["hide-input"]
+addresses = [next(own for own, _, _ in each) for each in ran.found[0]]
+talked = pd.DataFrame(
+    [
+        (rank, addresses.index(peer), sent)
+        for rank, each in enumerate(ran.found[0])
+        for _, peer, sent in each
+        if peer in addresses
+    ],
+    columns=["src", "dst", "measured"],
+).groupby(["src", "dst"], as_index=False).sum()  # fmt: skip
+sliced = Plan(dp=2, tp=2, zero=3, sequence=128, micro_batch=rows_each, recipe="float32")
+llama = ModelConfig.from_hf(SMALL, "a small Llama")
+gloo = dict.fromkeys(((src, dst) for src in range(4) for dst in range(4)), 0)
+for rank in range(4):
+    for op in communication(llama, sliced, rank):
+        place = op.group.index(rank)  # groups of two: whatever is sent goes to the other
+        other = op.group[1 - place]
+        payload, headers = gloo_sends(op.kind, 2, op.bytes_)
+        gloo[rank, other] += op.count * int(payload[place] + headers[place])
+ideal = matrix(llama, sliced).groupby(["src", "dst"]).agg({"bytes": "sum", "axis": "first"})
+talked = talked.assign(
+    axis=[ideal.axis.get(pair, "none") for pair in zip(talked.src, talked.dst, strict=True)],
+    ideal=[ideal["bytes"].get(pair, 0) for pair in zip(talked.src, talked.dst, strict=True)],
+    gloo=[gloo[pair] for pair in zip(talked.src, talked.dst, strict=True)],
+)
+talked = talked[(talked[["measured", "ideal", "gloo"]] > 0).any(axis=1)]
+talked["error"] = talked.gloo / talked.measured - 1
+charts.table(
+    talked[["src", "dst", "axis", "ideal", "gloo", "measured", "error"]].rename(
+        columns={"src": "sender", "dst": "receiver", "ideal": "rings", "gloo": "as gloo sends"}
+    ),
+    caption="Payload of one step, by pair of ranks",
+    label={"rings": "modelled", "as gloo sends": "modelled", "measured": ran.label},
+    formats={"rings": ",.0f", "as gloo sends": ",.0f", "measured": ",.0f", "error": "+.2%"},
+)
+
+# %% tags=["hide-input"]
+far = talked.error.abs().max()
+shown = talked.assign(
+    MB=talked.measured / 1e6,
+    text=[f"{a} {m / 1e6:.2f} MB" for a, m in zip(talked.axis, talked.measured, strict=True)],
+    off=talked.error.map("{:+.2%}".format),
+)
+cells = alt.Chart(shown).encode(
+    x=alt.X("dst:O", title="receiver", axis=alt.Axis(labelAngle=0)),
+    y=alt.Y("src:O", title="sender"),
+    tooltip=["axis", "src", "dst", "text", alt.Tooltip("off:N", title="model beside it")],
+)
+heat = cells.mark_rect().encode(
+    color=alt.Color("axis:N", scale=alt.Scale(domain=list(tones), range=list(tones.values())),
+                    legend=None),
+)  # fmt: skip
+amounts = cells.mark_text(color="white", fontWeight="bold", dy=-8).encode(text="text:N")
+errors = cells.mark_text(color="white", dy=10).encode(text="off:N")
+(heat + amounts + errors).properties(
+    title=f"Model and sockets differ by at most {far:.2%} on any pair"
+    if far
+    else "Model and sockets agree to the byte on every pair",
+    description="A matrix of four senders by four receivers with what the sockets carried and how "
+    "far the model, with gloo's algorithms, is from it: "
+    + "; ".join(f"{r.src} to {r.dst} {r.text}, {r.off}" for r in shown.itertuples()),
+    height=260,
+)
+
+# %% tags=["hide-input"]
+over = talked.groupby("axis")[["ideal", "measured"]].sum()
+over = over.measured / over.ideal - 1
+charts.prose(
+    "On the data axis the sockets carry "
+    f"{{{ran.label}}}`{over['dp']:+.0%}` beside the rings of the model: gloo scatters a sum by an "
+    f"all-reduce, as chapter 16 finds. On the tensor axis it is {{{ran.label}}}`{over['tp']:+.1%}`."
+)
+
+# %% tags=["hide-input"]
+if keep:
+    page.keep()
 
 # %% [markdown]
 # ## One step's time line

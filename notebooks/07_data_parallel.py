@@ -457,7 +457,7 @@ charts.table(
 # The embedding's gradient is the last to come and one of the largest. When it is there, no work is
 # left to hide it behind. Smaller buckets help until the last bucket is that one tensor; below that
 # they only add calls. What the model leaves out is what processors do for a sum: gloo adds and
-# copies on the cores that also compute, and a busy machine makes every step longer than foretold.
+# copies on the cores that also compute. On a busy machine a row may err by a fifth, either way.
 #
 # ## Memory against traffic
 #

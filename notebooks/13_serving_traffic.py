@@ -286,7 +286,9 @@ charts.prose(
 # Two instances, three policies, the same requests: prompts and answers with the medians and means
 # of the Azure conversation trace {cite}`patel2024splitwise`. *Continuous* stops all rows for a
 # newcomer's prompt, *chunked* reads it in pieces beside them, *disaggregated* gives one instance
-# the prompts and the other the answers, as {cite:t}`zhong2024distserve` propose.
+# the prompts and the other the answers, as {cite:t}`zhong2024distserve` propose. Two limits judge:
+# {term}`time to first token` and {term}`time per output token`. Counted are the requests that keep
+# both.
 
 # %%
 trace = read_reference("12_traces").set_index("trace").loc["azure-conversation"]
@@ -445,7 +447,7 @@ charts.prose(
 # %% [markdown]
 # ## A real run beside the simulation
 #
-# The engine of chapter 6 serves a small model for real. Passes are timed in one run; their medians,
+# The engine of chapter 6 serves a small model for real. Passes are timed in one run; their means,
 # by kind and by how many share one, become the simulated server's. Another run, with other arrivals
 # and lengths, judges. A queue multiplies what a busy machine adds: near saturation a pass that is
 # a third slower makes requests wait many times as long. So the load is kept low.
@@ -453,13 +455,13 @@ charts.prose(
 
 # %%
 class Fitted:
-    """Seconds of a pass: the median by kind and by how many share it."""
+    """Seconds of a pass: the mean by kind and by how many share it."""
 
     def __init__(self, passes):
         table = pd.DataFrame(
             {"kind": p.kind, "n": len(p.requests), "s": p.end_s - p.start_s} for p in passes
         )
-        self.s = table.groupby(["kind", "n"]).s.median()
+        self.s = table.groupby(["kind", "n"]).s.mean()
 
     def seconds(self, tokens, pairs, rows, context, sampled=None):
         kind = "prefill" if np.any(tokens) else "decode"
@@ -524,7 +526,7 @@ charts.prose(
     f"{len(late)} requests found the server asleep, which woke {{measured}}"
     f"`{format_time(np.mean(late or [0.0]))}` after they had come: {{measured}}"
     f"`{format_time(slept_s)}` for the mean request, which the simulation leaves out. The rest we "
-    "did not find. The fit ignores how long a prompt is, and a median hides slow passes that make "
+    "did not find. The fit ignores how long a prompt is, and a mean hides slow passes that make "
     "others wait."
 )
 

@@ -40,12 +40,14 @@ from tokenlife.charts import PALETTE
 from tokenlife.costs import count_parameters, training_flops
 from tokenlife.jobs import traffic
 from tokenlife.jobs.left import in_words, left
-from tokenlife.lab.gloo import gloo_sends
+from tokenlife.lab.gloo import gloo_sends, gloo_sends_of
 from tokenlife.parallel import Plan, Plans, communication
 from tokenlife.parallel.data import data_parallel_ops
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_time
+from tokenlife.wire import tcp_over_ethernet
+from tokenlife.wire.framing import FRAME_CHECK
 
 charts.setup()
 h100 = read_accelerator("h100-sxm")
@@ -109,28 +111,32 @@ def naive(here, sizes, ids):
     from tokenlife.lab import strategies
     from tokenlife.lab.calls import Calls
     from tokenlife.transformer import ModelConfig
-    from torch.nn.functional import cross_entropy
 
     config, ids = ModelConfig.from_hf(sizes, "small"), torch.tensor(ids)
     rows = len(ids) // here.ranks
     mine = ids[rows * here.rank : rows * (here.rank + 1)]
-
-    def step(model, ids):
-        loss = cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        return float(loss)
-
     copy = strategies.model(config)  # the same seed, so the same weights everywhere
     with here.counted() as sent, Calls() as calls:
-        loss = step(copy, mine)
+        loss = strategies.step(copy, mine)  # forward, mean loss of these rows, backward
         for weight in copy.parameters():
             dist.all_reduce(weight.grad)
             weight.grad /= here.ranks
+    dist.all_reduce(loss)
+    return {
+        **beside_one_process(copy, loss / here.ranks, config, ids),
+        "calls": calls.rows(),
+        **sent,
+    }
+
+
+def beside_one_process(network, loss, config, ids):
+    """Take the step of the whole batch alone; return both losses, and the worst gradient."""
+    from tokenlife.lab import strategies
+
     alone = strategies.model(config)
-    whole = step(alone, ids)
-    pairs = zip(copy.parameters(), alone.parameters(), strict=True)
-    worst = max(float((a.grad - b.grad).abs().max() / b.grad.abs().max()) for a, b in pairs)
-    return {"loss": loss, "alone": whole, "gradient": worst, "calls": calls.rows(), **sent}
+    whole = strategies.step(alone, ids)
+    worst = max(strategies.gradient_errors(network, alone).values())
+    return {"loss": float(loss), "alone": float(whole), "gradient": worst}
 
 
 # %%
@@ -138,14 +144,20 @@ def naive(here, sizes, ids):
     "naive", (naive, {"sizes": sizes, "ids": ids}), ranks=ranks
 )
 
+
 # %% tags=["hide-input"]
-mean_loss = np.mean([each["loss"] for each in plain])
+def equal_to_one_process(on_each):
+    """Hold every rank's step to that of one process."""
+    for found in on_each:
+        assert abs(found["loss"] / found["alone"] - 1) < 1e-6 and found["gradient"] < 2e-5
+
+
 worst = max(each["gradient"] for each in plain)
-assert abs(mean_loss / plain[0]["alone"] - 1) < 1e-6 and worst < 2e-5
+equal_to_one_process(plain)
 many = sum(call["count"] for call in plain[0]["calls"])
 charts.prose(
-    f"{ran.where} The mean loss of the ranks is {{{label}}}`{mean_loss:.6f}`, that of one process "
-    f"{{{label}}}`{plain[0]['alone']:.6f}`; no gradient differs by more than "
+    f"{ran.where} The mean loss of the ranks is {{{label}}}`{plain[0]['loss']:.6f}`, that of one "
+    f"process {{{label}}}`{plain[0]['alone']:.6f}`; no gradient differs by more than "
     f"{{{label}}}`{worst:.0e}` of the largest of its tensor. Float32 keeps seven digits, and sums "
     f"in another order may differ in the last. It took {{{label}}}`{many}` calls, one for each "
     "tensor: many of them tiny, and none before the whole backward pass was over."
@@ -168,17 +180,10 @@ def strategy(here, sizes, ids, zero, bucket_bytes, warm):
     from tokenlife.lab.calls import Calls
     from tokenlife.transformer import ModelConfig
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.nn.functional import cross_entropy
 
     config, ids = ModelConfig.from_hf(sizes, "small"), torch.tensor(ids)
     rows = len(ids) // here.ranks
     mine = ids[rows * here.rank : rows * (here.rank + 1)]
-
-    def step(model, ids):
-        loss = cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        return loss.detach()
-
     network, came = strategies.model(config), []
     if zero:
         strategies.sharded(network, init_device_mesh("cpu", (here.ranks,)), zero)
@@ -187,21 +192,14 @@ def strategy(here, sizes, ids, zero, bucket_bytes, warm):
     for weight in network.parameters():
         weight.register_post_accumulate_grad_hook(lambda w: came.append(w.numel()))
     for _ in range(warm):
-        step(network, mine)
+        strategies.step(network, mine)
         network.zero_grad()
         came.clear()
     with here.counted() as sent, Calls() as calls:
-        loss = step(network, mine)
+        loss = strategies.step(network, mine)
     dist.all_reduce(loss)
-    alone = strategies.model(config)
-    whole = float(step(alone, ids))
-    worst = max(
-        float((grad - alone.get_parameter(name).grad).abs().max())
-        / float(alone.get_parameter(name).grad.abs().max())
-        for name, grad in strategies.whole_gradients(network).items()
-    )
     return {
-        "loss": float(loss) / here.ranks, "alone": whole, "gradient": worst, "came": came,
+        **beside_one_process(network, loss / here.ranks, config, ids), "came": came,
         "calls": calls.rows(), **sent,
     }  # fmt: skip
 
@@ -245,7 +243,7 @@ for found in steady:
     ops = data_parallel_ops(replicated, found["came"][::-1])
     seen = sorted(c["bytes"] for c in found["calls"] for _ in range(c["count"]))
     assert seen == sorted(op.bytes_ for op in ops)
-    assert abs(found["loss"] / found["alone"] - 1) < 1e-6 and found["gradient"] < 2e-5
+equal_to_one_process(steady)
 
 # %% [markdown]
 # ## Nobody keeps a whole copy
@@ -281,7 +279,7 @@ for (zero, plan), on_each in zip(plans.items(), zeros, strict=True):
     for rank, found in enumerate(on_each):
         seen = {(c["kind"], c["bytes"]): c["count"] for c in found["calls"]}
         assert seen == foretold(plan, rank), (zero, rank)
-        assert abs(found["loss"] / found["alone"] - 1) < 1e-6 and found["gradient"] < 2e-5
+    equal_to_one_process(on_each)
 
 # %% tags=["hide-input"]
 rows = []
@@ -306,21 +304,12 @@ charts.table(
 # ([chapter 16](16_measuring.ipynb)).
 
 
-# %%
-def ledger(found, rank):
-    """Return what gloo sends for the calls of a rank: payload, headers."""
-    both = np.zeros(2, int)
-    for call in found["calls"]:
-        each = gloo_sends(call["kind"], len(call["group"]), call["bytes"])
-        both += call["count"] * np.array([part[call["group"].index(rank)] for part in each])
-    return both
-
-
 # %% tags=["hide-input"]
 rows = []
 for name, on_each in (("tensor by tensor", plain), ("DDP", steady), ("ZeRO-2", zeros[0]),
                       ("ZeRO-3", zeros[1])):  # fmt: skip
-    data, headers = sum(ledger(found, rank) for rank, found in enumerate(on_each))
+    each = [gloo_sends_of(found["calls"], rank) for rank, found in enumerate(on_each)]
+    data, headers = map(sum, zip(*each, strict=True))
     counted = sum(found["payload_bytes"] for found in on_each)
     least = sum(
         call["count"] * call["bytes"] * (1 + (call["kind"] == "all_reduce")) * (ranks - 1)
@@ -367,7 +356,6 @@ def overlapped(here, sizes, sequences, buckets, repeats):
     import torch.distributed as dist
     from tokenlife.lab import strategies
     from tokenlife.transformer import ModelConfig
-    from torch.nn.functional import cross_entropy
 
     config, vocabulary = ModelConfig.from_hf(sizes, "small"), sizes["vocab_size"]
     ids = torch.randint(vocabulary, (sequences, sizes["max_position_embeddings"] + 1))
@@ -376,8 +364,7 @@ def overlapped(here, sizes, sequences, buckets, repeats):
         network.zero_grad()
         here.together(0.05)
         start = time.monotonic()
-        loss = cross_entropy(network(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
+        strategies.step(network, ids)
         if after:
             after()
         return start, time.monotonic() - start
@@ -414,9 +401,13 @@ sizes_tried = [2**30, 2**22, 2**20, 2**18]
 
 # %%
 def sum_seconds(bytes_):
-    """Return what an all-reduce over two ranks takes on the held link, full frames all the way."""
+    """Return what an all-reduce over two ranks takes on the held link, in full frames."""
     payload, headers = (part.max() for part in gloo_sends("all_reduce", 2, bytes_))
-    return 8 * (payload + headers) * 1538 / 1448 / rate_bps
+    framed = tcp_over_ethernet(1500).frame(int(payload + headers))
+    # The same link carries what acknowledges the other rank's half; virtual links have no check.
+    frames = framed.packets + framed.acknowledgements
+    bytes_ = framed.frame_bytes + framed.acknowledgement_bytes - frames * FRAME_CHECK
+    return 8 * bytes_ / rate_bps
 
 
 def overlap(came, bucket):

@@ -331,8 +331,6 @@ def one_step(here, sizes, ids, micro_batch):
     from tokenlife.lab import strategies
     from tokenlife.transformer import ModelConfig
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import loss_parallel
-    from torch.nn.functional import cross_entropy
 
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     network = strategies.model(ModelConfig.from_hf(sizes, "small"))
@@ -342,9 +340,7 @@ def one_step(here, sizes, ids, micro_batch):
     mine = torch.tensor(ids)[micro_batch * part : micro_batch * (part + 1)]
 
     def step():
-        with loss_parallel():
-            logits = network(mine[:, :-1])
-            cross_entropy(logits.flatten(0, 1), mine[:, 1:].flatten()).backward()
+        strategies.step(network, mine)
         strategies.finish_gradients(network)
 
     step()

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from tokenlife import lab
 
 
 @pytest.fixture(scope="module")
@@ -13,6 +14,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def team():
+    """Four ranks of the lab, as fast as this machine is."""
+    try:
+        with lab.VirtualCluster(4) as cluster, lab.Team(cluster) as team:
+            yield team
+    except lab.LabUnavailable as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

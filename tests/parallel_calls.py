@@ -11,19 +11,14 @@ from collections import Counter
 
 import torch
 import torch.distributed as dist
+from small_configs import SMALL_LLAMA
 from tokenlife.lab import strategies
 from tokenlife.lab.calls import Calls
 from tokenlife.transformer import ModelConfig
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import loss_parallel
-from torch.nn.functional import cross_entropy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-SIZES = {
-    "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "intermediate_size": 96, "vocab_size": 128,
-    "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": False,
-}  # fmt: skip
+SIZES = SMALL_LLAMA | {"num_hidden_layers": 3}
 BATCH, LENGTH, BUCKET_BYTES = 2, 32, 50_000
 
 
@@ -70,7 +65,6 @@ def fsdp(zero: int, shape: tuple[int, ...], micro_batches: int) -> list:
     names = ("replicate", "shard")[-len(shape) :]
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     network = strategies.sharded(strategies.model(CONFIG), mesh, zero)
-
     network.set_reshard_after_backward(zero == 3)
 
     def step():
@@ -86,13 +80,11 @@ def tensor(sequence: bool, tp: int, micro_batches: int, at_once: bool = True, dp
     network = strategies.split(strategies.model(CONFIG), grid["tp"], sequence, at_once)
     if dp > 1:
         strategies.sharded(network, grid["dp"], zero=3)
-    ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    ids = torch.zeros(BATCH, LENGTH + 1, dtype=torch.long)
 
     def step():
         for _ in range(micro_batches):
-            with loss_parallel():
-                logits = network(ids)
-                cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+            strategies.step(network, ids)
         strategies.finish_gradients(network)
 
     return calls(step)

@@ -8,6 +8,13 @@ FAMILIES = (
     "deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "gpt_oss",
 )  # fmt: skip
 
+# What is run on several ranks: 8 heads and 4 of keys can be split, untied weights be sharded.
+SMALL_LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "intermediate_size": 96, "vocab_size": 128,
+    "max_position_embeddings": 64, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+
 
 def small_config(family: str, seed: int = 0) -> dict:
     """Draw a small model of a family, as its ``config.json`` writes it.

@@ -2,28 +2,15 @@
 
 import pytest
 from chapter import functions
-from tokenlife import lab
+from small_configs import SMALL_LLAMA
 from tokenlife.lab.gloo import gloo_sends
 from tokenlife.parallel import Plan, communication
 from tokenlife.transformer import ModelConfig
 
 RANKS, LENGTH = 4, 512
-SIZES = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "intermediate_size": 96, "vocab_size": 128,
-    "max_position_embeddings": LENGTH, "rope_theta": 10000.0, "tie_word_embeddings": True,
-}  # fmt: skip
+SIZES = SMALL_LLAMA | {"max_position_embeddings": LENGTH, "tie_word_embeddings": True}
 cells = functions("10_context_parallel")
 METHODS = {"ring": True, "all_gather": True, "ulysses": False}
-
-
-@pytest.fixture(scope="module")
-def team():
-    try:
-        with lab.VirtualCluster(RANKS) as cluster, lab.Team(cluster) as team:
-            yield team
-    except lab.LabError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("method", METHODS)

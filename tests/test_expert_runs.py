@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from chapter import functions
-from tokenlife import lab
 from tokenlife.lab.result import GLOO_HEADER
 from tokenlife.parallel import Plan, communication
 from tokenlife.transformer import ModelConfig
@@ -19,16 +18,11 @@ cells = functions("11_expert_parallel")
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(team):
     ids = [(7 * i * i + 3 * i) % 128 for i in range(2000)]
-    try:
-        with lab.VirtualCluster(RANKS) as cluster, lab.Team(cluster) as team:
-            return team.call(
-                cells.train, sizes=SIZES, ids=ids, steps=8, rate=3e-3, balance=0.0,
-                length=LENGTH, rows=ROWS,
-            )  # fmt: skip
-    except lab.LabError as error:
-        pytest.skip(str(error))
+    return team.call(
+        cells.train, sizes=SIZES, ids=ids, steps=8, rate=3e-3, balance=0.0, length=LENGTH, rows=ROWS
+    )
 
 
 def _visits(found) -> np.ndarray:

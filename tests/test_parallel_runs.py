@@ -3,19 +3,14 @@
 from collections import Counter
 
 import pytest
-from tokenlife import lab
-from tokenlife.lab.gloo import gloo_sends
+from small_configs import SMALL_LLAMA
+from tokenlife.lab.gloo import gloo_sends_of
 from tokenlife.parallel import Plan, communication
 from tokenlife.parallel.data import data_parallel_ops
 from tokenlife.transformer import ModelConfig
 
 RANKS, BATCH, LENGTH, BUCKET_BYTES = 4, 8, 64, 60_000
-SIZES = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "intermediate_size": 96, "vocab_size": 128,
-    "max_position_embeddings": LENGTH, "rope_theta": 10000.0, "tie_word_embeddings": False,
-}  # fmt: skip
-SMALL = ModelConfig.from_hf(SIZES, "small")
+SMALL = ModelConfig.from_hf(SMALL_LLAMA, "small")
 STRATEGIES = {
     "ddp": {"dp": 4},
     "zero 2": {"dp": 4, "zero": 2},
@@ -30,28 +25,14 @@ STRATEGIES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def team():
-    try:
-        with lab.VirtualCluster(RANKS) as cluster, lab.Team(cluster) as team:
-            yield team
-    except lab.LabUnavailable as error:
-        pytest.skip(str(error))
-
-
 def train(here, sizes, ids, plan, bucket_bytes):
     """Take a step with a strategy, on this rank's part of the batch; then the whole step alone."""
-    import contextlib
-
     import torch
     import torch.distributed as dist
     from tokenlife.lab import strategies
     from tokenlife.lab.calls import Calls
     from tokenlife.transformer import ModelConfig
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor.parallel import loss_parallel
-    from torch.nn.functional import cross_entropy
 
     config, ids = ModelConfig.from_hf(sizes, "small"), torch.tensor(ids)
     dp, tp, zero, copies = (plan.get(k, 1) for k in ("dp", "tp", "zero", "replicate"))
@@ -72,31 +53,17 @@ def train(here, sizes, ids, plan, bucket_bytes):
     for weight in network.parameters():
         weight.register_post_accumulate_grad_hook(lambda w: came.append(w.numel()))
 
-    def step(model, ids):
-        with loss_parallel() if tp > 1 and model is network else contextlib.nullcontext():
-            logits = model(ids[:, :-1])
-            loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
-            loss.backward()
-        return loss.detach()
-
     for _ in range(2):  # DDP learns in which order gradients come, then makes its buckets
-        step(network, mine)
+        strategies.step(network, mine)
         network.zero_grad()
         came.clear()
     with here.counted() as sent, Calls() as calls:
-        loss = step(network, mine)
+        loss = strategies.step(network, mine)
         strategies.finish_gradients(network)
-    if isinstance(loss, DTensor):
-        loss = loss.full_tensor()
-    loss = loss.clone()
     dist.all_reduce(loss)
     alone = strategies.model(config)
-    right = step(alone, ids)
-    errors = {
-        name: float((grad - alone.get_parameter(name).grad).abs().max())
-        / float(alone.get_parameter(name).grad.abs().max())
-        for name, grad in strategies.whole_gradients(network).items()
-    }
+    right = strategies.step(alone, ids)
+    errors = strategies.gradient_errors(network, alone)
     return {
         "loss": float(loss) / here.ranks, "alone": float(right), "errors": errors,
         "calls": calls.rows(), "came": came, **sent,
@@ -115,7 +82,7 @@ def sum_each_norm_for_itself(wanted):
 def test_a_strategy_computes_the_same_and_sends_what_the_library_says(team, name):
     asked = STRATEGIES[name]
     ids = [[(7 * i * i + 3 * i * b + b) % 128 for i in range(LENGTH + 1)] for b in range(BATCH)]
-    found = team.call(train, sizes=SIZES, ids=ids, plan=asked, bucket_bytes=BUCKET_BYTES)
+    found = team.call(train, sizes=SMALL_LLAMA, ids=ids, plan=asked, bucket_bytes=BUCKET_BYTES)
     plan = Plan(
         **asked, sequence=LENGTH, micro_batch=BATCH // asked.get("dp", 1), recipe="float32",
         bucket_bytes=BUCKET_BYTES,
@@ -136,8 +103,4 @@ def test_a_strategy_computes_the_same_and_sends_what_the_library_says(team, name
         if asked.get("sequence_parallel"):
             sum_each_norm_for_itself(wanted)
         assert seen == wanted
-        payload = sum(
-            count * int(sum(gloo_sends(kind, len(group), size))[group.index(rank)])
-            for (kind, group, size), count in seen.items()
-        )
-        assert one["payload_bytes"] == payload
+        assert one["payload_bytes"] == sum(gloo_sends_of(one["calls"], rank))

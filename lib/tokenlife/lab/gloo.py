@@ -7,6 +7,8 @@ All-reduce is a ring that runs down the ranks, its blocks in at least two segmen
 in two messages; broadcast is a binomial tree; the others send one message to each.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from tokenlife.lab.cluster import LabError
@@ -55,6 +57,31 @@ def gloo_sends(
         payload[src] += size
         headers[src] += 2 * GLOO_HEADER
         headers[dst] += GLOO_HEADER
+    return payload, headers
+
+
+def gloo_sends_of(calls: Iterable[dict], rank: int) -> tuple[int, int]:
+    """Return the payload and the headers that a rank sends for calls.
+
+    Parameters
+    ----------
+    calls
+        As :meth:`~tokenlife.lab.calls.Calls.rows` returns them.
+    rank
+        Of the whole job; a member of every group.
+
+    Examples
+    --------
+    >>> gathers = {"kind": "all_gather", "group": [2, 3], "bytes": 4096, "count": 2}
+    >>> gloo_sends_of([gathers], 3)
+    (4096, 576)
+    """
+    payload = headers = 0
+    for call in calls:
+        both = gloo_sends(call["kind"], len(call["group"]), call["bytes"])
+        mine = [int(part[call["group"].index(rank)]) for part in both]
+        payload += call["count"] * mine[0]
+        headers += call["count"] * mine[1]
     return payload, headers
 
 

@@ -6,6 +6,7 @@ to be compared with :mod:`tokenlife.parallel`. Nothing here communicates by code
 Left out: pipelines, whose stages chapter 9 cuts, and what PyTorch does not offer on a CPU.
 """
 
+import contextlib
 from dataclasses import replace
 
 import torch
@@ -18,8 +19,10 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from tokenlife.transformer import ModelConfig
@@ -80,7 +83,7 @@ def split(network: Decoder, mesh: DeviceMesh, sequence: bool, at_once: bool = Tr
     Parameters
     ----------
     network
-        A decoder; changed in place and returned. Its loss must be taken in ``loss_parallel``.
+        A decoder; changed in place and returned. Its logits stay split: :func:`step` takes them.
     mesh
         One axis, whose size divides the heads of keys.
     sequence
@@ -121,8 +124,27 @@ def split(network: Decoder, mesh: DeviceMesh, sequence: bool, at_once: bool = Tr
     return network
 
 
+def step(network: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """Go forward and backward on sequences; return the mean loss of this rank's tokens.
+
+    Parameters
+    ----------
+    network
+        A decoder, under any strategy.
+    ids
+        Shape (rows, length + 1): each token but the last is asked for the next.
+    """
+    logits = network(ids[:, :-1])
+    cut = isinstance(logits, DTensor)
+    with loss_parallel() if cut else contextlib.nullcontext():
+        loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+    loss = loss.detach()
+    return loss.full_tensor() if cut else loss
+
+
 def finish_gradients(network: nn.Module) -> None:
-    """Carry out the sums of gradients that are still owed, as an optimiser would meet them."""
+    """Carry out the sums that a split model still owes after the last micro-batch's backward."""
     for weight in network.parameters():
         if isinstance(weight.grad, DTensor):
             weight.grad = weight.grad.redistribute(placements=weight.placements)
@@ -130,10 +152,18 @@ def finish_gradients(network: nn.Module) -> None:
 
 def whole_gradients(network: nn.Module) -> dict[str, torch.Tensor]:
     """Return the gradients of the whole model, each on every rank; this communicates."""
-    whole = {}
-    for name, weight in network.named_parameters():
-        grad = weight.grad
-        whole[name.removeprefix("module.")] = (
-            grad.full_tensor() if isinstance(grad, DTensor) else grad
-        )
-    return whole
+    return {
+        name.removeprefix("module."): weight.grad.full_tensor()
+        if isinstance(weight.grad, DTensor)
+        else weight.grad
+        for name, weight in network.named_parameters()
+    }
+
+
+def gradient_errors(network: nn.Module, alone: nn.Module) -> dict[str, float]:
+    """Return how far each gradient is from that of one process, over the largest of its tensor."""
+    right = dict(alone.named_parameters())
+    return {
+        name: float((grad - right[name].grad).abs().max() / right[name].grad.abs().max())
+        for name, grad in whole_gradients(network).items()
+    }

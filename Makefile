@@ -15,11 +15,11 @@ LOCKS := requirements.lock requirements-torch.lock requirements-nodeps.lock pypr
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help book chapter test check notebooks serve bench gpu record format lock clean distclean install
+.PHONY: help book chapter test check notebooks serve sweep bench gpu record format lock clean distclean install
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  Settings: PYTHON=python3.12  TORCH=default|cpu|existing  N=01 (chapter)  PORT=8000 (serve)"
+	@echo "  Settings: PYTHON=python3.12  TORCH=default|cpu|existing  N=01 (chapter)  PORT=8000 (serve)  FILE=my.toml (sweep)"
 
 book: install  ## execute what changed, build the site, say where it is
 	@$(PY) -m tokenlife.publish book
@@ -40,6 +40,10 @@ check: install  ## lint, the book's structure, the library's size: seconds
 
 notebooks: install  ## write the .ipynb pair of each chapter, to open in JupyterLab or papermill
 	@$(PY) -m tokenlife.publish notebooks
+
+sweep: install  ## run a chapter for many sets of parameters: make sweep FILE=my.toml
+	@test -n "$(FILE)" || { echo "make: name the sweep, like: make sweep FILE=my.toml" >&2; exit 2; }
+	@$(PY) -m tokenlife.publish sweep $(FILE) $(if $(SCHEDULER),--scheduler $(SCHEDULER)) $(if $(OUT),--out $(OUT))
 
 serve:  ## show the built book on http://localhost:8000
 	@test -f _build/html/index.html || { echo "make: no book yet; run: make book" >&2; exit 2; }

@@ -1,6 +1,7 @@
 """Tables and prose that hold values of the run, each with the label that says whence they come."""
 
 import html
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -11,14 +12,17 @@ from tokenlife.charts.figure import key_of
 from tokenlife.charts.theme import LABELS, ChartError, in_book
 from tokenlife.provenance import Label
 
+TABLE_TYPE = "application/vnd.tokenlife.table+json"  # of a table's values, beside its HTML
 
-class _Html(str):
-    """A piece of HTML that a notebook shows as such."""
 
-    __slots__ = ()
+class _Table(str):
+    """A table as HTML, with its values for a program that reads the notebook."""
 
     def _repr_html_(self) -> str:
         return str(self)
+
+    def _repr_mimebundle_(self, **_) -> dict:
+        return {TABLE_TYPE: self.values}
 
 
 def badge(label: str | Label) -> str:
@@ -41,7 +45,7 @@ def table(
     label: str | Mapping[str, str],
     formats: Mapping[str, str | Callable] | None = None,
     sortable: bool = False,
-) -> _Html:
+) -> _Table:
     """Show a table: caption, where its numbers come from, aligned figures, no index.
 
     Parameters
@@ -91,15 +95,18 @@ def table(
             start = 'th scope="row"' if place == 0 else "td"
             sort = f' data-sort="{value}"' if sortable and not words else ""
             style = " class=words" if words else ""
-            shown = html.escape(_cell(value, formats.get(name)))
-            cells.append(f"<{start}{style}{sort}>{shown}</{start.split()[0]}>")
+            text = html.escape(_cell(value, formats.get(name)))
+            cells.append(f"<{start}{style}{sort}>{text}</{start.split()[0]}>")
         body.append(f"<tr>{''.join(cells)}</tr>")
-    return _Html(
+    shown = _Table(
         f'<div class="data-table" role="region" tabindex="0" aria-labelledby="table-{key}">'
         f'<table{" data-sortable" if sortable else ""}><caption id="table-{key}">'
         f"{html.escape(caption)}{of_all}</caption><thead><tr>{''.join(head)}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
+    values = json.loads(frame.to_json(orient="split", index=False, double_precision=15))
+    shown.values = {"caption": caption, "labels": labels or {"": str(label)}, **values}
+    return shown
 
 
 def _cell(value: object, how: str | Callable | None) -> str:

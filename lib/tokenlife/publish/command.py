@@ -12,6 +12,7 @@ from tokenlife.publish.layout import Book
 from tokenlife.publish.pairs import sync
 from tokenlife.publish.site.build import build
 from tokenlife.publish.site.check import library_lines, problems
+from tokenlife.publish.sweep import sweep
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -42,11 +43,17 @@ def _parser() -> argparse.ArgumentParser:
         ("pages", _pages, "build the site from the outputs that are kept"),
         ("notebooks", _notebooks, "write or update the .ipynb pairs"),
         ("check", _check, "check the structure of the book"),
+        ("sweep", _sweep, "run a chapter for many sets of parameters"),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.set_defaults(run=run)
         if run is _chapter:
             command.add_argument("name", help="its number (1, 01) or slug")
+        if run is _sweep:
+            command.add_argument("file", type=Path, help="chapter, parameters and grid, as TOML")
+            command.add_argument("--out", type=Path, help="a .csv or .parquet (default: in _build)")
+            command.add_argument("--scheduler", help="address of a Dask scheduler")
+            command.add_argument("--workers", type=_count, help="on this machine (default: cores)")
     return parser
 
 
@@ -80,6 +87,16 @@ def _pages(book: Book, _args) -> None:
 def _notebooks(book: Book, _args) -> None:
     for path in sync(book):
         print(path)
+
+
+def _sweep(book: Book, args) -> None:
+    print(f"numbers    {sweep(book, args.file, args.out, args.scheduler, args.workers)}")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of workers; take 1 or more")
+    return int(text)
 
 
 def _check(book: Book, _args) -> None:

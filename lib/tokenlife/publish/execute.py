@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -79,24 +80,18 @@ def execute(book: Book, chapter: Chapter, mark: str, progress: Progress) -> floa
     PublishError
         If a cell raises, warns on standard error, or its kernel dies.
     """
-    notebook = jupytext.read(chapter.source)
-    code = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    code = _code_cells(jupytext.read(chapter.source))
     progress.start(chapter.slug, len(code))
 
     def report(index: int) -> None:
         if index in code:
             progress.cell(code.index(index) + 1)
 
-    book.build.mkdir(exist_ok=True)
-    with _scratch(book.build) as folder:
-        begun, out = folder / "begun.ipynb", folder / "done.ipynb"
-        nbformat.write(notebook, begun)
+    with scratch(book.build) as folder:
+        out = folder / "executed.ipynb"
         started = time.monotonic()
-        with environment(folder / "jupyter"):
-            _run(chapter, begun, out, code, report)
+        done = ran(chapter, folder, report)
         seconds = time.monotonic() - started
-        done = nbformat.read(out, as_version=4)
-        _refuse_complaints(chapter, done)
         nbformat.write(normalise(done), out)
         record = folder / "record.json"
         record.write_text(json.dumps(_record(mark, seconds, len(code)), indent=2) + "\n")
@@ -121,8 +116,9 @@ def _sweep(build: Path) -> None:
 
 
 @contextlib.contextmanager
-def _scratch(build: Path):
+def scratch(build: Path):
     """Lend a temporary folder on the build's own file system, so that a move is atomic."""
+    build.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=build))
     try:
         yield folder
@@ -134,7 +130,47 @@ def _scratch(build: Path):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(chapter: Chapter, begun: Path, out: Path, code: list[int], report) -> None:
+def ran(
+    chapter: Chapter,
+    folder: Path,
+    report: Callable[[int], None],
+    parameters: dict | None = None,
+) -> nbformat.NotebookNode:
+    """Run a chapter in a folder; return the notebook with its outputs.
+
+    Parameters
+    ----------
+    chapter
+        Which.
+    folder
+        For what the run writes.
+    report
+        Called with the index of each cell before it runs.
+    parameters
+        What takes the place of the values in the cell that is tagged so.
+
+    Raises
+    ------
+    PublishError
+        If a cell raises, warns on standard error, or its kernel dies.
+    """
+    begun, out = folder / "begun.ipynb", folder / "done.ipynb"
+    notebook = jupytext.read(chapter.source)
+    nbformat.write(notebook, begun)
+    with environment(folder / "jupyter"):
+        _run(chapter, begun, out, _code_cells(notebook), report, parameters)
+    done = nbformat.read(out, as_version=4)
+    _refuse_complaints(chapter, done)
+    return done
+
+
+def _code_cells(notebook: nbformat.NotebookNode) -> list[int]:
+    return [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+
+
+def _run(
+    chapter: Chapter, begun: Path, out: Path, code: list[int], report, parameters: dict | None
+) -> None:
     where = chapter.source.relative_to(chapter.root)
     try:
         with warnings.catch_warnings():
@@ -142,6 +178,7 @@ def _run(chapter: Chapter, begun: Path, out: Path, code: list[int], report) -> N
             papermill.execute_notebook(
                 begun,
                 out,
+                parameters=parameters,
                 engine_name=ENGINE,
                 kernel_name="python3",
                 progress_bar=False,
@@ -153,7 +190,7 @@ def _run(chapter: Chapter, begun: Path, out: Path, code: list[int], report) -> N
         # Papermill puts a cell with a banner at the top: count the code cells up to the failed one.
         lines = ANSI.sub("", "\n".join(error.traceback)).splitlines()[-TRACEBACK_LINES:]
         raise PublishError(
-            f"{where}, code cell {_number(error, code)} of {len(code)} failed: "
+            f"{where}, code cell {_number(error, code, parameters)} of {len(code)} failed: "
             f"{error.ename}: {ANSI.sub('', error.evalue)}\n" + "\n".join(f"    {x}" for x in lines)
         ) from None
     except DeadKernelError:
@@ -162,8 +199,8 @@ def _run(chapter: Chapter, begun: Path, out: Path, code: list[int], report) -> N
         raise PublishError(f"{where}: {error}; run 'make' to install the kernel") from None
 
 
-def _number(error: PapermillExecutionError, code: list[int]) -> int:
-    return sum(index <= error.cell_index for index in code)
+def _number(error: PapermillExecutionError, code: list[int], parameters: dict | None) -> int:
+    return sum(index <= error.cell_index - bool(parameters) for index in code)
 
 
 def _refuse_complaints(chapter: Chapter, notebook: nbformat.NotebookNode) -> None:

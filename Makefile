@@ -15,7 +15,7 @@ LOCKS := requirements.lock requirements-torch.lock requirements-nodeps.lock pypr
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: help book chapter test check notebooks serve sweep bench gpu record format lock clean distclean install
+.PHONY: help book chapter test check notebooks serve pdf sweep bench gpu record format lock clean distclean install
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ check: install  ## lint, the book's structure, the library's size: seconds
 notebooks: install  ## write the .ipynb pair of each chapter, to open in JupyterLab or papermill
 	@$(PY) -m tokenlife.publish notebooks
 
+pdf: book  ## the whole book as one PDF, with static charts
+	@$(PY) -m tokenlife.publish pdf
+
 sweep: install  ## run a chapter for many sets of parameters: make sweep FILE=my.toml
 	@test -n "$(FILE)" || { echo "make: name the sweep, like: make sweep FILE=my.toml" >&2; exit 2; }
 	@$(PY) -m tokenlife.publish sweep $(FILE) $(if $(SCHEDULER),--scheduler $(SCHEDULER)) $(if $(OUT),--out $(OUT))
@@ -49,8 +52,11 @@ serve:  ## show the built book on http://localhost:8000
 	@test -f _build/html/index.html || { echo "make: no book yet; run: make book" >&2; exit 2; }
 	@$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-bench: install  ## our code beside its peers, ratios from one run
-	@for file in tests/bench/[a-z]*.py; do case $$file in */harness.py) ;; *) $(PY) $$file || exit 1 ;; esac; done
+bench: install  ## our code beside its peers, ratios from one run, kept for the scoreboard
+	@mkdir -p _build; rm -f _build/bench.jsonl
+	@for file in tests/bench/[a-z]*.py; do case $$file in */harness.py|*/network.py) ;; *) \
+		TOKENLIFE_BENCH=_build/bench.jsonl $(PY) $$file || exit 1 ;; esac; done
+	@$(PY) tests/bench/harness.py _build/bench.jsonl
 
 gpu: install  ## measure this machine's GPU in under five minutes, into data/results/
 	@$(PY) -m tokenlife.costs.gpu_run

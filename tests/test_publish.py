@@ -20,7 +20,7 @@ from tokenlife.publish.command import main
 from tokenlife.publish.layout import Book
 from tokenlife.publish.pairs import sync
 from tokenlife.publish.progress import Progress
-from tokenlife.publish.site import check, spine, stage, status, vendor
+from tokenlife.publish.site import check, scoreboard, spine, stage, status, vendor
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = textwrap.dedent(
@@ -406,6 +406,22 @@ def test_a_page_of_status_needs_a_run_of_each_chapter(book):
     page = status.status_page(book)
     assert "{doc}`/notebooks/01_one`" in page
     assert provenance.machine()["processor"] in page
+
+
+def test_the_scoreboard_has_every_table_that_holds_a_model_to_something(book):
+    write(
+        book,
+        "import pandas as pd\nfrom tokenlife.charts import table",
+        "frame = pd.DataFrame({'of': ['a', 'b', 'c'], 'error': [0.01, -0.25, None]})\n"
+        "table(frame, 'Seconds $ | modelled', 'measured', formats={'error': '+.0%'})",
+        "table(frame.rename(columns={'error': 'bytes'}), 'Not held to anything', 'modelled')",
+    )
+    run(book)
+    page = scoreboard.scoreboard_page(book)
+    row = next(line for line in page.splitlines() if "Seconds" in line)
+    assert row.split(" | ")[1:] == ["Seconds \\$ \\| modelled", "2", "13.0%", "25.0% |"]
+    assert "Not held" not in page
+    assert "{doc}`01 </notebooks/01_one>`" in row
 
 
 def test_the_vega_bundle_leaks_no_names():

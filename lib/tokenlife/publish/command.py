@@ -12,6 +12,7 @@ from tokenlife.publish.layout import Book
 from tokenlife.publish.pairs import sync
 from tokenlife.publish.site.build import build
 from tokenlife.publish.site.check import library_lines, problems
+from tokenlife.publish.site.pdf import write_pdf
 from tokenlife.publish.sweep import sweep
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         ("pages", _pages, "build the site from the outputs that are kept"),
         ("notebooks", _notebooks, "write or update the .ipynb pairs"),
         ("check", _check, "check the structure of the book"),
+        ("pdf", _pdf, "print the built pages into one PDF"),
         ("sweep", _sweep, "run a chapter for many sets of parameters"),
     ):
         command = commands.add_parser(name, help=about, description=about)
@@ -87,6 +89,10 @@ def _pages(book: Book, _args) -> None:
 def _notebooks(book: Book, _args) -> None:
     for path in sync(book):
         print(path)
+
+
+def _pdf(book: Book, _args) -> None:
+    print(f"printed    {write_pdf(book)}")
 
 
 def _sweep(book: Book, args) -> None:

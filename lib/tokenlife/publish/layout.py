@@ -7,7 +7,10 @@ import yaml
 
 from tokenlife.publish import PublishError
 
-GENERATED = ("book/status",)  # pages in the table of contents that the build writes itself
+GENERATED = (
+    "book/status",
+    "book/scoreboard",
+)  # pages in the table of contents that the build writes itself
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tokenlife.publish.fingerprint import shared_hash
 from tokenlife.publish.layout import Book
+from tokenlife.publish.site.scoreboard import scoreboard_page
 from tokenlife.publish.site.status import status_page
 from tokenlife.publish.site.vendor import mathjax_files, palette_css, vega_bundle
 
@@ -31,6 +32,7 @@ def stage(book: Book) -> str:
         "_static/palette.css": palette_css(),
         "_vendor/vega/vega.js": vega_bundle(),
         "book/status.md": status_page(book),
+        "book/scoreboard.md": scoreboard_page(book),
     }
     for folder in HAND_WRITTEN:
         for path in sorted((book.root / folder).rglob("*")):

@@ -18,7 +18,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 import tokenlife
 from tokenlife.charts import ChartError, badge, figure_html, theme
 from tokenlife.provenance import Label
-from tokenlife.publish.site import spine
+from tokenlife.publish.site import spine, tracer
 
 HEADING = re.compile(r"^(\S.*)\n[-=~^]{3,}$", re.MULTILINE)
 MENDS = (
@@ -140,4 +140,4 @@ def setup(app: Sphinx) -> dict:
     app.connect("source-read", list_modules)
     app.connect("build-finished", mend_pages)
     app.connect("html-page-context", without_thebe, priority=900)
-    return {"version": tokenlife.__version__} | spine.setup(app)
+    return {"version": tokenlife.__version__} | tracer.setup(app) | spine.setup(app)

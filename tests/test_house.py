@@ -35,7 +35,7 @@ FLOORS = [
 ]
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 MODULE_LINES = 320  # "about 300"
-LIBRARY_LINES = 15_000  # the design said 10,000; see the note in CONTRIBUTING
+LIBRARY_LINES = 18_000  # the design said 10,000; see the note in CONTRIBUTING
 
 
 def room_of(path: Path) -> str:

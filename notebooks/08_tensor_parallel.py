@@ -1009,7 +1009,8 @@ charts.prose(
     f"Over two nodes the sums take {{modelled}}`{two / inside:.1f}` times as long as in one. A "
     "copy of the model is twice as many GPUs, so there are half as many copies, and each goes "
     "through twice as many micro-batches; and eight cards together reach "
-    f"{{modelled}}`{cards:.0%}` of what NVLink gives one GPU, by the rates that published runs reached. One rank to a node, the sums "
+    f"{{modelled}}`{cards:.0%}` of what NVLink gives one GPU, by the rates that published runs "
+    "reached. One rank to a node, the sums "
     f"take {{modelled}}`{apart / inside:.0f}` times as long. Even the mild case counts on cards "
     "that carry nothing else meanwhile, and they also carry the sums of data parallelism. What "
     "talks in every layer, cannot wait and hides behind nothing belongs where the rate is highest: "
@@ -1032,9 +1033,9 @@ charts.table(in_words(lines), caption="What the large jobs leave", label="modell
 data, sums = lines.bytes
 charts.prose(
     f"Tensor parallelism sends {{modelled}}`{sums / data:.1f}` times the bytes of data "
-    "parallelism, in calls of which nearly all keep the next product waiting. Only one kind has something to "
-    "hide behind: an input that is gathered once more for the gradient of the weights may travel "
-    "while the gradient of the input is computed."
+    "parallelism, in calls of which most keep the next product waiting. Only one kind has "
+    "something to hide behind: an input that is gathered once more for the gradient of the "
+    "weights may travel while the gradient of the input is computed."
 )
 
 # %% [markdown]

@@ -127,4 +127,6 @@ def test_a_call_takes_its_bytes_in_frames_over_the_rate(kind):
     least = 8 * payload / rate_bps
     # At full frames headers are 66 bytes on 1,448; a link also carries acknowledgements.
     assert 1.04 * least < gloo_seconds(kind, 2, bytes_, rate_bps) < 1.09 * least
-    assert gloo_seconds(kind, 2, bytes_, 2 * rate_bps) == gloo_seconds(kind, 2, bytes_, rate_bps) / 2
+    assert (
+        gloo_seconds(kind, 2, bytes_, 2 * rate_bps) == gloo_seconds(kind, 2, bytes_, rate_bps) / 2
+    )

@@ -40,14 +40,12 @@ from tokenlife.charts import PALETTE
 from tokenlife.costs import count_parameters, training_flops
 from tokenlife.jobs import traffic
 from tokenlife.jobs.left import in_words, left
-from tokenlife.lab.gloo import gloo_sends, gloo_sends_of
+from tokenlife.lab.gloo import gloo_seconds, gloo_sends_of
 from tokenlife.parallel import Plan, Plans, communication
 from tokenlife.parallel.data import data_parallel_ops
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_time
-from tokenlife.wire import tcp_over_ethernet
-from tokenlife.wire.framing import FRAME_CHECK
 
 charts.setup()
 h100 = read_accelerator("h100-sxm")
@@ -391,7 +389,7 @@ def overlapped(here, sizes, sequences, buckets, repeats):
 
 
 # %%
-sizes_tried = [2**30, 2**22, 2**20, 2**18]
+sizes_tried = [2**30, 2**22, 2**21, 2**20, 2**19, 2**18, 2**16, 2**14]
 (timed,), label, _ = ran = page.on_ranks(
     "overlap",
     (overlapped, {"sizes": sizes, "sequences": 8, "buckets": sizes_tried, "repeats": repeats}),
@@ -402,12 +400,7 @@ sizes_tried = [2**30, 2**22, 2**20, 2**18]
 # %%
 def sum_seconds(bytes_):
     """Return what an all-reduce over two ranks takes on the held link, in full frames."""
-    payload, headers = (part.max() for part in gloo_sends("all_reduce", 2, bytes_))
-    framed = tcp_over_ethernet(1500).frame(int(payload + headers))
-    # The same link carries what acknowledges the other rank's half; virtual links have no check.
-    frames = framed.packets + framed.acknowledgements
-    bytes_ = framed.frame_bytes + framed.acknowledgement_bytes - frames * FRAME_CHECK
-    return 8 * bytes_ / rate_bps
+    return gloo_seconds("all_reduce", 2, bytes_, rate_bps)
 
 
 def overlap(came, bucket):
@@ -449,7 +442,48 @@ charts.table(
 # left to hide it behind. Smaller buckets help until the last bucket is that one tensor; below that
 # they only add calls. What the model leaves out is what processors do for a sum: gloo adds and
 # copies on the cores that also compute. On a busy machine a row may err by a fifth, either way.
-#
+
+# %% tags=["hide-input"]
+whole_bytes = 4 * sum(numbers)
+curve = pd.DataFrame(
+    {"bucket": bucket, "s": max(overlap(came, bucket), alone_s)}
+    for bucket in np.geomspace(min(sizes_tried), 2**23, 60).astype(int)
+)
+points = pd.DataFrame(
+    {"bucket": min(bucket, 2**23), "s": float(np.median(timed[0][str(bucket)]))}
+    for bucket in sizes_tried
+)
+at_end = pd.DataFrame({"s": [float(np.median(timed[0]["end"]))], "what": "all at the end"})
+best = points.loc[points.s.idxmin()]
+assert whole_bytes < 2**23
+x = (
+    alt.X("bucket:Q", title="largest bucket, bytes (logarithmic)")
+    .scale(type="log", base=2, domain=[min(sizes_tried), 2**23], nice=False)
+    .axis(labelExpr=charts.SIZE_TICKS)
+)
+y = alt.Y("s:Q", title="a step, seconds").scale(zero=False)
+tip = [alt.Tooltip("bucket:Q", format=",d"), alt.Tooltip("s:Q", format=".3f")]
+(
+    alt.Chart(curve).mark_line(color=PALETTE["blue"]).encode(x=x, y=y, tooltip=tip)
+    + alt.Chart(points)
+    .mark_point(filled=True, size=60, color=PALETTE["orange"])
+    .encode(x=x, y=y, tooltip=tip)
+    + alt.Chart(at_end).mark_rule(strokeDash=[4, 3]).encode(y=y)
+    + alt.Chart(at_end).mark_text(align="left", dy=-8, dx=4).encode(
+        x=alt.value(0), y=y, text="what:N")
+).properties(
+    title=alt.Title(
+        f"With buckets of {size(best.bucket)} the step is shortest, and half of it is still waiting"
+        if best.s > 2 * alone_s else f"With buckets of {size(best.bucket)} the step is shortest",
+        subtitle=f"Line: modelled from one run without a network. Points: {label}.",
+    ),
+    description="Time of a step on two ranks against the largest bucket, a modelled line and "
+    f"{label} points; a dashed line marks the step whose sums all come at the end. "
+    + "; ".join(f"{size(p.bucket)}: {format_time(p.s)}" for p in points.itertuples()) + ".",
+    height=280,
+)  # fmt: skip
+
+# %% [markdown]
 # ## Memory against traffic
 #
 # Each stage of ZeRO buys memory. Were all numbers equally wide, stages 1 and 2 would buy it for
@@ -569,5 +603,4 @@ charts.table(in_words(left(["dp"])), caption="What the large job leaves", label=
 # ## Where the token goes next
 #
 # A copy of the model on each rank, or a part of it that is gathered when needed: in both, each
-# product is computed whole by one GPU. [Chapter 9](09_pipeline_parallel.ipynb) and its neighbours
-# cut the model itself.
+# product is computed whole by one GPU. [Chapter 8](08_tensor_parallel.ipynb) cuts the products.

@@ -44,6 +44,7 @@ from tokenlife.charts import PALETTE
 from tokenlife.costs import training_flops
 from tokenlife.costs.operations import layer_operations
 from tokenlife.jobs import traffic
+from tokenlife.jobs.left import in_words, left
 from tokenlife.lab.gloo import gloo_sends
 from tokenlife.parallel import Plan, PlanError, communication
 from tokenlife.tokenizer import vocabularies
@@ -1061,26 +1062,8 @@ if keep:
 # sequences forgive a slow link, short ones do not, and then it is latency that counts.
 
 # %% tags=["hide-input"]
-left = [
-    {
-        "way": method.replace("_", "-"),
-        "call": row.demand.kind.replace("_", "-"),
-        "phase": row.demand.phase,
-        "group": long.cp if row.demand.kind == "send" else row.group_size,
-        "calls a step": row.demand.count,
-        "buffer": row.demand.bytes_,
-        "sent per GPU and step": float(row.demand.count * row.sent_bytes),
-        "behind": row.demand.hides_behind or "nothing",
-    }
-    for method in ("ring", "all_gather")
-    for row in traffic.rows(longer(big.name), replace(long, cp_method=method))
-    if row.demand.axis == "cp"
-]
 charts.table(
-    pd.DataFrame(left),
-    caption=f"{big.name}, one sequence of {long_length:,} tokens, cp {long.cp}, tp {long.tp}",
-    label="modelled",
-    formats={"buffer": size, "sent per GPU and step": size},
+    in_words(left(["dp", "tp", "pp", "cp"])), caption="What the large jobs leave", label="modelled"
 )
 
 # %% [markdown]

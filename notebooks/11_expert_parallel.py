@@ -43,6 +43,7 @@ from tokenlife import charts, corpus, lab
 from tokenlife.catalog import read_reference
 from tokenlife.charts import PALETTE
 from tokenlife.jobs import traffic
+from tokenlife.jobs.left import in_words, left
 from tokenlife.lab.result import GLOO_HEADER
 from tokenlife.parallel import Plan, communication
 from tokenlife.tokenizer import vocabularies
@@ -795,28 +796,10 @@ if keep:
 # rank.
 
 # %% tags=["hide-input"]
-left = []
-for row in traffic.rows(v3, Plan(dp=64, ep=64, ep_node=8, sequence=per_gpu, dispatch="fp8")):
-    if row.demand.axis == "ep":
-        op = row.demand
-        left.append(
-            {
-                "call": op.kind.replace("_", "-"),
-                "phase": op.phase,
-                "group": row.group_size,
-                "calls a step": op.count,
-                "buffer": op.bytes_,
-                "sent per GPU and step": float(op.count * row.sent_bytes),
-                "behind": op.hides_behind or "nothing",
-            }
-        )
 charts.table(
-    pd.DataFrame(left),
-    caption=f"{v3.name}, one micro-batch of {per_gpu:,} tokens a GPU, all layers, 64 "
-    "GPUs in 8 nodes: all-to-alls across nodes (a group of 8, one rank of each) and inside",
+    in_words(left(["dp", "tp", "pp", "cp", "ep"])), caption="What the large jobs leave",
     label="modelled",
-    formats={"buffer": size, "sent per GPU and step": size},
-)
+)  # fmt: skip
 
 # %% [markdown]
 # ## Where this stops being true

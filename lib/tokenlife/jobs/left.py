@@ -79,9 +79,10 @@ def line(config: ModelConfig, plan: Plan, cluster: Cluster, axis: str) -> dict:
     -------
     dict
         ``strategy``; ``bytes`` that a GPU sends in a step, the mean over all; ``group`` and the
-        outermost ``level`` that it crosses; ``calls`` in words; ``behind`` which work; ``seconds``
-        of all calls of the busiest stage, one after another; ``latency`` and ``rate``: by what
-        factor they grow at twice the latency, and at half the rate.
+        outermost ``level`` that it crosses; ``calls`` in words; ``behind`` which work, and how many
+        calls where not all; ``seconds`` of all calls of the busiest stage, one after another;
+        ``latency`` and ``rate``: by what factor they grow at twice the latency, and at half the
+        rate.
 
     Raises
     ------
@@ -98,6 +99,10 @@ def line(config: ModelConfig, plan: Plan, cluster: Cluster, axis: str) -> dict:
         each = row.demand.count * len(row.stages) / plan.pp
         of_kind[0] += each
         of_kind[1] += each * row.demand.bytes_
+    behind: dict[str, float] = {}
+    for row in found:
+        work = row.demand.hides_behind or "nothing"
+        behind[work] = behind.get(work, 0.0) + row.demand.count * len(row.stages) / plan.pp
     seconds = {"now": _seconds(found, plan, cluster)}
     for name, change in {"latency": {"latency_s": 2.0}, "rate": {"Bps": 0.5}}.items():
         other = cluster
@@ -113,7 +118,9 @@ def line(config: ModelConfig, plan: Plan, cluster: Cluster, axis: str) -> dict:
             f"{count:,.0f} × {kind} of {format_bytes(total / count, 2)}"
             for kind, (count, total) in calls.items()
         ),
-        "behind": "; ".join(dict.fromkeys(r.demand.hides_behind or "nothing" for r in found)),
+        "behind": "; ".join(
+            work + f" ({count:,.0f} calls)" * (len(behind) > 1) for work, count in behind.items()
+        ),
         "seconds": seconds["now"],
         "latency": seconds["latency"] / seconds["now"],
         "rate": seconds["rate"] / seconds["now"],

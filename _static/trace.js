@@ -98,7 +98,7 @@
     return [box, element("label", { for: id }, `${label} `, box)];
   }
 
-  const DECADES = 17; // of the axis: from 1 byte to 10 PB
+  const DECADES = 17; // of the axis: from 1 byte to 100 PB
   const visible = (piece) => piece.replaceAll(" ", "·").replaceAll("\n", "↵").replaceAll("\t", "→");
   const digits = (value) => value.toLocaleString("en");
 
@@ -117,7 +117,7 @@
     const pieces = element("ol", { class: "trace-pieces", "aria-label": "pieces and their ids" });
     const body = element("tbody", {});
     const head = element("tr", {});
-    for (const [name, style] of [["level", "words"], ["bytes", ""], ["1 B to 10 PB, each line ten times more", "words"]]) {
+    for (const [name, style] of [["level", "words"], ["bytes", ""], ["1 B to 100 PB, each line ten times more", "words"]]) {
       head.append(element("th", { scope: "col", class: style }, name));
     }
     const table = element("div", { class: "data-table", role: "region", tabindex: 0, "aria-label": "the ledger" },

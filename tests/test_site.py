@@ -217,3 +217,19 @@ def test_axe_can_find_something(browser, served):
     with open_page(browser, served, "book/how_to_read") as page:
         page.evaluate("() => document.querySelector('article').append(new Image())")
         assert any(fault.startswith("image-alt") for fault in serious(page))
+
+
+def test_pages_print_with_their_charts_and_links_that_stay_inside(browser, tmp_path):
+    from pypdf import PdfReader
+    from tokenlife.publish.site.pdf import write_pdf
+
+    entries = ["book/index", "book/how_to_read", "book/glossary"]
+    printed = PdfReader(write_pdf(BOOK, tmp_path / "some.pdf", entries))
+    starts = [printed.get_destination_page_number(item) for item in printed.outline]
+    assert starts[0] == 0 and starts == sorted(set(starts))
+    assert "bytes (logarithmic)" in printed.pages[0].extract_text()  # of the chart's axis
+    notes = [note.get_object() for sheet in printed.pages for note in sheet.get("/Annots") or ()]
+    actions = [note["/A"] for note in notes if "/A" in note]
+    assert not [a for a in actions if str(a.get("/URI", "")).startswith("file:")]
+    glossary = printed.pages[starts[2]].indirect_reference
+    assert any(a.get("/S") == "/GoTo" and a["/D"][0] == glossary for a in actions)

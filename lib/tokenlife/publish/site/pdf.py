@@ -23,10 +23,18 @@ from tokenlife.publish.layout import Book
 from tokenlife.publish.site.build import missing_pages
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PAPER = {"format": "A4", "margin": dict.fromkeys(("top", "bottom", "left", "right"), "18mm")}
+MARGIN_MM, SCALE = 18, 0.8
+PAPER = {
+    "format": "A4",
+    "margin": dict.fromkeys(("top", "bottom", "left", "right"), f"{MARGIN_MM}mm"),
+    "scale": SCALE,
+    "print_background": True,
+}
+# As wide as the paper leaves room, so that charts are drawn at the width that they are printed at.
+VIEW = {"width": round((210 - 2 * MARGIN_MM) / 25.4 * 96 / SCALE), "height": 1100}
 # Everything that waits for the reader is opened, drawn and set before it is printed.
 READY = """async () => {
-  document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
+  document.querySelectorAll("details:not(.hide)").forEach((fold) => { fold.open = true; });
   document.querySelectorAll(".toggle-hidden").forEach((e) => e.classList.remove("toggle-hidden"));
   for (const figure of document.querySelectorAll("figure.chart")) {
     figure.scrollIntoView();
@@ -75,7 +83,7 @@ def write_pdf(book: Book, out: Path | None = None, entries: Sequence[str] | None
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 800, "height": 1100}, color_scheme="light")
+            page = browser.new_page(viewport=VIEW)
             page.emulate_media(media="print", color_scheme="light")
             for entry in bar:
                 page.goto((book.html / f"{entry}.html").as_uri())

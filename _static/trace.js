@@ -114,7 +114,7 @@
       data.ranks.map((n) => [digits(n), n]));
     const [mtu, mtuLabel] = select("MTU", data.mtus.map((n) => [`${digits(n)} bytes`, n]));
     const said = element("p", { role: "status", class: "trace-said" });
-    const pieces = element("ol", { class: "trace-pieces", "aria-label": "pieces and their ids" });
+    const pieces = element("ol", { class: "trace-pieces", tabindex: 0, "aria-label": "pieces and their ids" });
     const body = element("tbody", {});
     const head = element("tr", {});
     for (const [name, style] of [["level", "words"], ["bytes", ""], ["1 B to 100 PB, each line ten times more", "words"]]) {

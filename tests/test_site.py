@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import io
 import os
 import shutil
 import threading
@@ -9,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pypdf import PdfReader
 from tokenlife.publish.layout import Book
+from tokenlife.publish.site.pdf import print_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = Book(ROOT)
@@ -219,12 +222,10 @@ def test_axe_can_find_something(browser, served):
         assert any(fault.startswith("image-alt") for fault in serious(page))
 
 
-def test_pages_print_with_their_charts_and_links_that_stay_inside(browser, tmp_path):
-    from pypdf import PdfReader
-    from tokenlife.publish.site.pdf import write_pdf
-
-    entries = ["book/index", "book/how_to_read", "book/glossary"]
-    printed = PdfReader(write_pdf(BOOK, tmp_path / "some.pdf", entries))
+def test_pages_print_with_their_charts_and_links_that_stay_inside(browser):
+    entries, file = ["book/index", "book/how_to_read", "book/glossary"], io.BytesIO()
+    print_pages(browser, BOOK, entries).write(file)
+    printed = PdfReader(file)
     starts = [printed.get_destination_page_number(item) for item in printed.outline]
     assert starts[0] == 0 and starts == sorted(set(starts))
     assert "bytes (logarithmic)" in printed.pages[0].extract_text()  # of the chart's axis

@@ -78,28 +78,33 @@ def write_pdf(book: Book, out: Path | None = None, entries: Sequence[str] | None
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         raise PublishError(f"no browser to print with: install one of {', '.join(BROWSERS)}")
-    writer, starts, titles = PdfWriter(), {}, {}
-    bar = tqdm(entries, unit="page", disable=not sys.stderr.isatty())
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            page = browser.new_page(viewport=VIEW)
-            page.emulate_media(media="print", color_scheme="light")
-            for entry in bar:
-                page.goto((book.html / f"{entry}.html").as_uri())
-                page.evaluate(READY)
-                titles[entry] = page.evaluate("() => document.querySelector('h1').firstChild.data")
-                starts[entry] = len(writer.pages)
-                writer.append(PdfReader(io.BytesIO(page.pdf(**PAPER))), import_outline=False)
+            writer = print_pages(browser, book, entries)
             browser.close()
     except Error as error:
         raise PublishError(f"the browser cannot print: {str(error).splitlines()[0]}") from error
-    for entry in entries:
-        writer.add_outline_item(titles[entry].strip(), starts[entry])
-    _jump_inside(writer, book, starts)
     with atomic_write(out, PublishError) as file:
         writer.write(file)
     return out
+
+
+def print_pages(browser, book: Book, entries: Sequence[str]) -> PdfWriter:
+    """Print pages with an open browser, and join them."""
+    writer, starts = PdfWriter(), {}
+    page = browser.new_page(viewport=VIEW)
+    page.emulate_media(media="print", color_scheme="light")
+    for entry in tqdm(entries, unit="page", disable=not sys.stderr.isatty()):
+        page.goto((book.html / f"{entry}.html").as_uri())
+        page.evaluate(READY)
+        title = page.evaluate("() => document.querySelector('h1').firstChild.data")
+        starts[entry] = len(writer.pages)
+        writer.append(PdfReader(io.BytesIO(page.pdf(**PAPER))), import_outline=False)
+        writer.add_outline_item(title.strip(), starts[entry])
+    page.close()
+    _jump_inside(writer, book, starts)
+    return writer
 
 
 def _jump_inside(writer: PdfWriter, book: Book, starts: dict[str, int]) -> None:

@@ -101,7 +101,7 @@ def print_pages(browser, book: Book, entries: Sequence[str]) -> PdfWriter:
         title = page.evaluate("() => document.querySelector('h1').firstChild.data")
         starts[entry] = len(writer.pages)
         writer.append(PdfReader(io.BytesIO(page.pdf(**PAPER))), import_outline=False)
-        writer.add_outline_item(title.strip(), starts[entry])
+        writer.add_outline_item(title=title.strip(), page_number=starts[entry])
     page.close()
     _jump_inside(writer, book, starts)
     return writer

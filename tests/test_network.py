@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from tokenlife import cli
 from tokenlife.collectives import build, ring_all_reduce, verify
 from tokenlife.collectives.cost import Hockney, price
@@ -35,6 +36,7 @@ from tokenlife.network.fabrics import (
     torus,
     with_domains,
 )
+from tokenlife.network.optimum import optimal_all_gather
 from tokenlife.network.routing import colliding, expected_colliding
 from tokenlife.network.synthesise import synthesise
 from tokenlife.parallel import CommOp
@@ -266,6 +268,60 @@ def test_a_made_schedule_meets_the_bound_of_a_torus():
     assert made.time_s < ring.time_s / 2
 
 
+@pytest.mark.parametrize(
+    ("fabric", "rounds"),
+    [
+        (torus((3, 3), RATE), 2),  # eight chunks over four cables
+        (torus((5,), RATE), 2),
+        (single_switch(5, RATE), 4),  # nothing beats the ring there
+        (leaf_spine(4, RATE, 2, 2), 3),  # two cross the one cable up while others stay below
+    ],
+    ids=lambda f: getattr(f, "name", f),
+)
+def test_the_solver_finds_the_least_rounds_and_never_more_than_greed(fabric, rounds):
+    best = optimal_all_gather(fabric)
+    verify(best)
+    for index in range(len(best.rounds)):
+        sends = best.rounds[index]
+        assert np.bincount(route(fabric, sends.src, sends.dst, "first").link).max() == 1
+    assert len(best.rounds) == rounds <= len(synthesise(fabric).rounds)
+
+
+def by_linear_programs(paths, capacity) -> list[float]:
+    """Max–min fairness as its definition says: raise the least, fix who can have no more, go on."""
+    fixed = {}
+    uses = np.array([[link in path for path in paths] for link in range(len(capacity))], float)
+    while len(fixed) < len(paths):
+        # Variables: the rates, and the level that all who are not fixed reach.
+        floor = [[-(f == g) for g in range(len(paths))] + [1] for f in range(len(paths))]
+        rows = np.vstack([np.hstack([uses, np.zeros((len(capacity), 1))]), floor])
+        most = np.r_[capacity, np.zeros(len(paths))]
+        rows[len(capacity) + np.array(list(fixed), int), -1] = 0
+        bounds = [(fixed.get(f, 0), fixed.get(f)) for f in range(len(paths))] + [(0, None)]
+        level = -linprog(np.r_[np.zeros(len(paths)), -1], rows, most, bounds=bounds).fun
+        stuck = {}
+        for f in set(range(len(paths))) - set(fixed):
+            least = [(fixed.get(g, level), fixed.get(g)) for g in range(len(paths))]
+            gain = -np.eye(len(paths))[f]
+            reached = -linprog(gain, uses, capacity, bounds=least).fun
+            if reached < level * (1 + 1e-7) + 1e-9:
+                stuck[f] = level
+        fixed |= stuck
+    return [fixed[f] for f in range(len(paths))]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=5),
+    st.lists(st.integers(1, 20), min_size=4, max_size=4),
+)
+def test_fair_rates_are_those_of_linear_programs(paths, capacity):
+    flow = np.repeat(np.arange(len(paths)), [len(path) for path in paths])
+    link = np.array([each for path in paths for each in sorted(path)])
+    rates = max_min(Routes(len(paths), flow, link, np.ones(len(flow))), np.array(capacity, float))
+    np.testing.assert_allclose(rates, by_linear_programs(paths, capacity), rtol=1e-6)
+
+
 def test_exports_say_the_same():
     lines = htsim_text(3, [0, 1], [1, 2], [10, 20], [0, 2e-6]).splitlines()
     assert lines[0] == "Nodes 3" and lines[-1].endswith("start 2000000 size 20")
@@ -302,6 +358,8 @@ def test_the_command_simulates(capsys):
         (lambda: route(single_switch(2, RATE), [0], [1], "guess"), "routing is"),
         (lambda: simulate(ring_all_reduce(4), 4, 1, single_switch(2, RATE)), "as many hosts"),
         (lambda: synthesise(single_switch(1, RATE)), "2 to 128 hosts"),
+        (lambda: optimal_all_gather(single_switch(13, RATE)), "asked for 2 to 12 hosts, not 13"),
+        (lambda: optimal_all_gather(torus((3, 4), RATE), 0.01), "neither found nor ruled out"),
         (lambda: incast(0, 1, 1, 1, 1, 1), "an incast needs"),
     ],
 )

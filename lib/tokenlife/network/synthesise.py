@@ -5,7 +5,7 @@ nearest first, are given the chunk that the fewest hosts have, if no link of the
 An all-reduce is the all-gather run backwards, then forwards.
 
 Left out: links of different rates (a round is as slow as its slowest link), chunks of a block on
-their own ways, and the optimum, which needs a solver.
+their own ways, and the optimum, which needs a solver (:mod:`tokenlife.network.optimum`).
 
 References
 ----------
@@ -50,16 +50,15 @@ def synthesise(topology: Topology, kind: str = "all_gather", seed: int = 0) -> S
             f"makes all_gather, reduce_scatter and all_reduce for 2 to {MOST_HOSTS} hosts,"
             f" not {kind} for {hosts}"
         )
-    src, dst = np.nonzero(~np.eye(hosts, dtype=bool))
-    routes = route(topology, src, dst, "first")
-    paths = np.split(routes.link, np.cumsum(np.bincount(routes.flow))[:-1])
+    src, dst, paths = pairs_of(topology)
+    hops = [len(path) for path in paths]
     draw = np.random.default_rng(seed)
     held = np.eye(hosts, dtype=bool)
-    rounds, ports = [], 1
+    rounds = []
     while not held.all():
         taken = np.zeros(topology.links, bool)
         coming, sends = held.copy(), []
-        for pair in np.lexsort((draw.random(len(src)), routes.hops())).tolist():
+        for pair in np.lexsort((draw.random(len(src)), hops)).tolist():
             wanted = held[src[pair]] & ~coming[dst[pair]]
             if taken[paths[pair]].any() or not wanted.any():
                 continue
@@ -68,10 +67,22 @@ def synthesise(topology: Topology, kind: str = "all_gather", seed: int = 0) -> S
             sends.append(Send(int(src[pair]), int(dst[pair]), chunk, reduce=False))
         held = coming
         rounds.append(sends)
-        busy = [np.bincount([getattr(s, end) for s in sends]).max() for end in ("src", "dst")]
-        ports = max(ports, *map(int, busy))
-    gather = Schedule("all_gather", "synthesised", hosts, hosts, tuple(rounds), ports=ports)
+    gather = schedule_of(rounds, hosts, "synthesised")
     if kind == "all_gather":
         return gather
     scatter = reverse(gather, "reduce_scatter")
     return scatter if kind == "reduce_scatter" else then(scatter, gather, "all_reduce")
+
+
+def pairs_of(topology: Topology) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Return all pairs of hosts, as sources and destinations, and the links of each one's path."""
+    src, dst = np.nonzero(~np.eye(topology.hosts, dtype=bool))
+    routes = route(topology, src, dst, "first")
+    return src, dst, np.split(routes.link, np.cumsum(np.bincount(routes.flow))[:-1])
+
+
+def schedule_of(rounds: list[list[Send]], hosts: int, name: str) -> Schedule:
+    """Return the all-gather of these rounds, with as many ports as its busiest host needs."""
+    ends = [[getattr(s, end) for s in sends] for sends in rounds for end in ("src", "dst")]
+    ports = max(int(np.bincount(each).max()) for each in ends)
+    return Schedule("all_gather", name, hosts, hosts, tuple(rounds), ports=ports)

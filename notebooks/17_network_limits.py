@@ -340,15 +340,20 @@ charts.table(
 # %% tags=["hide-input"]
 across = build("all_reduce", "halving_doubling", hosts)
 full = leaf_spine(hosts, rate_bps, 8)
-hashed_s, sprayed_s = (
-    simulate(across, items, 4, full, how=how).time_s for how in ("ecmp", "spray")
+pieces = 16  # flowlets of a flow
+hashed_s, cut_s, sprayed_s = (
+    simulate(across, items, 4, full, how=how, flowlets=parts).time_s
+    for how, parts in (("ecmp", 1), ("ecmp", pieces), ("spray", 1))
 )
+assert sprayed_s < cut_s < hashed_s
 charts.prose(
     f"As many paths as flows, and still hardly anyone is alone. Halving–doubling on the leaf–spine "
-    f"without oversubscription takes {{modelled}}`{format_time(hashed_s)}` with ECMP. If every "
-    f"packet took another path ({{term}}`packet spraying`), it would take "
-    f"{{modelled}}`{format_time(sprayed_s)}`, the time of one switch. The price is order: packets "
-    "overtake one another, and the receiver must put them back."
+    f"without oversubscription takes {{modelled}}`{format_time(hashed_s)}` with ECMP. A switch may "
+    f"hash anew after each pause of a flow; with {pieces} such {{term}}`flowlets <flowlet>` it takes "
+    f"{{modelled}}`{format_time(cut_s)}`. If every packet took another path ({{term}}`packet "
+    f"spraying`), it would take {{modelled}}`{format_time(sprayed_s)}`, the time of one switch. The "
+    "price is order: packets overtake one another, and the receiver must put them back. Flowlets "
+    "keep their order, if the pauses are longer than the paths differ."
 )
 
 # %% [markdown]

@@ -81,8 +81,8 @@ def test_paths_have_the_hops_that_they_must():
 def test_every_pair_has_a_way_in_every_fabric(name):
     fabric = parse_topology(name, 64, RATE)
     src, dst = np.nonzero(~np.eye(64, dtype=bool))
-    for how in ("ecmp", "spray", "first"):
-        routes = route(fabric, src, dst, how)
+    for how, flowlets in (("ecmp", 1), ("ecmp", 3), ("spray", 1), ("first", 1)):
+        routes = route(fabric, src, dst, how, flowlets=flowlets)
         # Whatever leaves a node has come into it: per flow and node, the balance is its ends.
         balance = np.zeros((len(src), fabric.nodes))
         np.add.at(balance, (routes.flow, fabric.link_src[routes.link]), routes.share)
@@ -287,6 +287,17 @@ def test_the_solver_finds_the_least_rounds_and_never_more_than_greed(fabric, rou
     assert len(best.rounds) == rounds <= len(synthesise(fabric).rounds)
 
 
+def test_many_flowlets_come_near_to_spraying():
+    fabric = leaf_spine(32, RATE, 8)
+    src, dst = np.arange(16), np.arange(16, 32)
+    worst = [
+        route(fabric, src, dst, flowlets=n).load(fabric.links, np.ones(16)).max()
+        for n in (1, 8, 512)
+    ]
+    assert worst[0] > worst[1] > worst[2] and worst[2] < 1.15
+    assert route(fabric, src, dst, "spray").load(fabric.links, np.ones(16)).max() == 1
+
+
 def by_linear_programs(paths, capacity) -> list[float]:
     """Max–min fairness as its definition says: raise the least, fix who can have no more, go on."""
     fixed = {}
@@ -356,6 +367,7 @@ def test_the_command_simulates(capsys):
         (lambda: rails(9, RATE, 4), "do not fill"),
         (lambda: route(single_switch(2, RATE), [0], [0]), "two different hosts"),
         (lambda: route(single_switch(2, RATE), [0], [1], "guess"), "routing is"),
+        (lambda: route(single_switch(2, RATE), [0], [1], "spray", flowlets=2), "not 2 by spray"),
         (lambda: simulate(ring_all_reduce(4), 4, 1, single_switch(2, RATE)), "as many hosts"),
         (lambda: synthesise(single_switch(1, RATE)), "2 to 128 hosts"),
         (lambda: optimal_all_gather(single_switch(13, RATE)), "asked for 2 to 12 hosts, not 13"),

@@ -3,8 +3,11 @@
 ``ecmp`` picks one next hop at every switch by a hash of the flow's 5-tuple; the hash is a CRC-32,
 mixed with the number of the switch, or all switches would choose alike. ``spray`` splits a flow
 evenly over all next hops, packet by packet; here as a fluid. ``first`` always takes the first.
+A flow of several flowlets, bursts with pauses between them that a switch may hash anew, is as many
+equal parts that each take a path by a hash of their own.
 
-Left out: flowlets, adaptive routing, detours, and the reordering that spraying brings.
+Left out: flowlets that look where there is room, adaptive routing, detours, and the reordering that
+spraying brings.
 """
 
 import struct
@@ -68,7 +71,12 @@ def five_tuple_hash(src, dst, source_port) -> np.ndarray:
 
 
 def route(
-    topology: Topology, src, dst, how: str = "ecmp", source_port: np.ndarray | int = 0xC000
+    topology: Topology,
+    src,
+    dst,
+    how: str = "ecmp",
+    source_port: np.ndarray | int = 0xC000,
+    flowlets: int = 1,
 ) -> Routes:
     """Route flows.
 
@@ -82,6 +90,8 @@ def route(
         ``ecmp``, ``spray`` or ``first``.
     source_port
         What tells flows between the same hosts apart.
+    flowlets
+        Of each flow, with ``ecmp``.
 
     Raises
     ------
@@ -96,7 +106,16 @@ def route(
     """
     if how not in ("ecmp", "spray", "first"):
         raise TopologyError(f"routing is ecmp, spray or first, not {how!r}")
+    if flowlets < 1 or (flowlets > 1 and how != "ecmp"):
+        raise TopologyError(f"flowlets are 1 or more, and hashed (ecmp), not {flowlets} by {how}")
     src, dst = np.asarray(src, np.int64), np.asarray(dst, np.int64)
+    if flowlets > 1:
+        port = np.broadcast_to(source_port, src.shape)
+        parts = (np.repeat(each, flowlets) for each in (src, dst))
+        # A hash of its own: ports that no other flow of the same hosts is likely to have.
+        ports = (port[:, None] + 257 * np.arange(flowlets)) % 2**16
+        whole = route(topology, *parts, how, ports.ravel())
+        return Routes(len(src), whole.flow // flowlets, whole.link, whole.share / flowlets)
     ends = np.concatenate([src, dst])
     if np.any((ends < 0) | (ends >= topology.hosts)) or np.any(src == dst):
         raise TopologyError(f"flows join two different hosts of 0 to {topology.hosts - 1}")

@@ -140,6 +140,7 @@ def simulate(
     topology: Topology,
     *,
     how: str = "ecmp",
+    flowlets: int = 1,
     alpha_s: float = 0.0,
     hop_s: float = 0.0,
     barrier: bool = True,
@@ -153,7 +154,7 @@ def simulate(
         The collective; items in the buffer of a rank, and bytes in each.
     topology
         With a host for every rank.
-    how
+    how, flowlets
         Routing, as :func:`~tokenlife.network.routing.route` takes it.
     alpha_s, hop_s
         Seconds of a message at its ends, and on each link it passes.
@@ -177,7 +178,7 @@ def simulate(
     offsets = schedule.chunk_offsets(items) * item_bytes
 
     def routed(src, dst):
-        routes = route(topology, hosts[src], hosts[dst], how)
+        routes = route(topology, hosts[src], hosts[dst], how, flowlets=flowlets)
         return routes, alpha_s + hop_s * routes.hops()
 
     indices = range(len(schedule.rounds))

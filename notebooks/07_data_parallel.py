@@ -447,7 +447,7 @@ charts.table(
 whole_bytes = 4 * sum(numbers)
 curve = pd.DataFrame(
     {"bucket": bucket, "s": max(overlap(came, bucket), alone_s)}
-    for bucket in np.geomspace(min(sizes_tried), 2**23, 60).astype(int)
+    for bucket in map(int, np.geomspace(min(sizes_tried), 2**23, 60))
 )
 points = pd.DataFrame(
     {"bucket": min(bucket, 2**23), "s": float(np.median(timed[0][str(bucket)]))}

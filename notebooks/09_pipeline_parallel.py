@@ -1072,7 +1072,7 @@ computed_table = pd.DataFrame(table)
 charts.table(
     computed_table,
     caption=f"Two stages that train for real, {micro_batches} micro-batches of 512 tokens, "
-    f"messages of {size(message_bytes)}, {RATE}; the median of {repeats}",
+    f"messages of {size(message_bytes)}, {RATE}; the median of {len(rest[0][0]['logs'])}",
     label={"F + B, first stage": label, "F + B, last stage": label, "step, modelled": "modelled",
            "step, measured": label, "idle, modelled": "modelled", "idle, measured": label},
     formats=dict.fromkeys(("F + B, first stage", "F + B, last stage", "step, modelled",

@@ -36,3 +36,17 @@ def test_short_messages_wait_for_latency_and_long_ones_for_the_rate():
 def test_an_axis_of_one_has_no_line():
     with pytest.raises(PlanError, match="axis 'cp' of size 1 leaves nothing"):
         line(ModelConfig.load("gpt2"), Plan(dp=2, sequence=8), Cluster.load("dgx-h100"), "cp")
+
+
+def test_calls_that_hide_and_calls_that_wait_are_counted_apart():
+    config, cluster = ModelConfig.load("llama-3.1-8b"), Cluster.load("dgx-h100")
+    plain = Plan(tp=8, sequence=1024)
+    assert line(config, plain, cluster, "tp")["behind"] == "nothing"
+    split = line(config, Plan(tp=8, sequence=1024, sequence_parallel=True), cluster, "tp")
+    # Two blocks a layer and the head gather their input again, behind a product; all else waits:
+    # a gather or scatter at both ends of each, forward and backward, the loss, and norms' weights.
+    ins = 2 * config.layers + 1
+    waits = 4 * ins + 3 + 1
+    assert split["behind"] == (
+        f"nothing ({waits} calls); the product for the input's gradient ({ins} calls)"
+    )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenlife.collectives import build
 from tokenlife.collectives.cost import Hockney, Tiers, price
 from tokenlife.jobs.cluster import Cluster
+from tokenlife.jobs.crossing import Crossing
 from tokenlife.jobs.sites import (
-    Crossing,
     Distance,
     SitesError,
     break_even_bps,

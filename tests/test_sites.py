@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenlife import lab
 from tokenlife.lab.cluster import MODE
-from tokenlife.lab.wan_line import Jitter, Losses, Shaper, Way
+from tokenlife.lab.way import Jitter, Losses, Shaper, Way
 
 FRAMES = 200_000
 

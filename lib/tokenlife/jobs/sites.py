@@ -1,22 +1,13 @@
-"""A training job over several sites: what may cross the line between them, and what a step costs.
+"""Sites and the lines between them: what an all-reduce costs that crosses, and what hides of it.
 
 Sites are alike; each pair is joined by a line with a delay and a rate either way, which all ranks
 of the two share. A collective that crosses is priced in waits for the delay and in bytes through
-the line. A flat ring over n ranks at k sites sends 2(n − 1)/n of the buffer through each line it
-uses; where a rank sends on what has come without further ado it waits 2k − 1 times or a little
-less, and in lock-step in every one of its 2(n − 1) rounds. The hierarchical all-reduce sends
-2(k − 1)/k of the buffer out of a site, and waits 2(k − 1) times, whoever speaks for the site.
+the line. A flat ring over n ranks at k sites sends 2(n − 1)/n of the buffer through each line that
+it uses; it waits as often as a block that goes around meets a line, at most 2k times, and in
+lock-step in every one of its 2(n − 1) rounds. The hierarchical all-reduce sends 2(k − 1)/k of the
+buffer out of a site, and waits 2(k − 1) times, whoever speaks for the site.
 
-What may cross. Data parallelism: gradients once a step, summed at home first, behind the backward
-pass of the last micro-batch, bucket by bucket. Local SGD: the same every H steps, with fewer bits.
-Pipeline: the stream of each micro-batch and its gradient at k − 1 borders. In 1F1B the stages on
-either side of a border are one micro-batch apart, however deep the pipeline is: a round trip over
-it lets two micro-batches pass, so each waits one delay. More micro-batches under way before the
-border fill the wait, and memory. Tensor parallelism: twice a layer,
-forward and backward, exposed: its cost is there to show why it never crosses.
-
-The step at one site is :mod:`tokenlife.jobs.step`'s. Arguments may be arrays that broadcast. Left
-out: TCP's start and losses (:mod:`tokenlife.wan`), several micro-batches that share a stage, and
+Arguments may be arrays that broadcast. Left out: TCP's start and losses (:mod:`tokenlife.wan`), and
 sites that differ.
 """
 
@@ -24,16 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenlife.costs.parameters import count_parameters
 from tokenlife.errors import TokenlifeError
-from tokenlife.jobs.cluster import Cluster
-from tokenlife.jobs.compute import Calibration, pass_seconds
-from tokenlife.jobs.step import step
-from tokenlife.jobs.traffic import rows
-from tokenlife.parallel import Plan
-from tokenlife.transformer import ModelConfig
 
-CROSSINGS = ("dp", "local", "pp", "tp")
+LARGEST_RATE_BPS = 1e15
 
 
 class SitesError(TokenlifeError, ValueError):
@@ -98,7 +82,7 @@ def flat_ring_s(distance: Distance, bytes_, per_site: int, lockstep: bool = Fals
     >>> [round(float(flat_ring_s(far, 1e6, 2, lockstep)), 3) for lockstep in (False, True)]
     [0.14, 0.24]
     """
-    ranks = distance.sites * _positive(per_site, "per_site")
+    ranks = distance.sites * at_least_one(per_site, "per_site")
     rounds, delay_s = 2 * (ranks - 1), distance.delay_s
     block_s = distance.carry_s(bytes_ / ranks)
     if lockstep:
@@ -140,7 +124,7 @@ def hierarchical_s(
     >>> round(float(hierarchical_s(far, 1e6, 2)), 3)
     0.12
     """
-    gateways = gateways or _positive(per_site, "per_site")
+    gateways = gateways or at_least_one(per_site, "per_site")
     if gateways < 1 or per_site % gateways:
         raise SitesError(f"{gateways} gateways cannot share the {per_site} ranks of a site evenly")
     k, each = distance.sites, per_site // gateways
@@ -173,7 +157,7 @@ def overlapped_s(distance: Distance, bytes_, window_s, buckets: int = 1, under_w
     >>> [round(float(overlapped_s(far, 1e8, 1.0, b, f)), 3) for b, f in ((1, 1), (50, 1), (50, 8))]
     [0.84, 1.82, 0.056]
     """
-    _positive(buckets, "buckets"), _positive(under_way, "under_way")
+    at_least_one(buckets, "buckets"), at_least_one(under_way, "under_way")
     k = distance.sites
     carry = distance.carry_s(2 * (k - 1) / k * bytes_ / buckets)
     wait = 2 * (k - 1) * distance.delay_s
@@ -183,158 +167,7 @@ def overlapped_s(distance: Distance, bytes_, window_s, buckets: int = 1, under_w
     return behind + carry + wait
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """What a job needs to know of itself, to be cut over sites.
-
-    Attributes
-    ----------
-    step_s
-        At one site.
-    gradient_bytes, parameters
-        Of the whole model.
-    backward_s
-        Of one micro-batch through all stages.
-    stage_s
-        Of one micro-batch on one stage, forward and backward.
-    stream_bytes
-        Of one micro-batch of all pipelines together, one way.
-    stages, micro_batches, chunks
-        Of a pipeline; chunks of the model on a stage.
-    tensor_waits, tensor_bytes
-        Collectives of tensor parallelism that a rank waits for in a step, one after another, and
-        the bytes of all of them, in all groups.
-    """
-
-    step_s: float
-    gradient_bytes: int
-    parameters: int
-    backward_s: float
-    stage_s: float
-    stream_bytes: int
-    stages: int
-    micro_batches: int
-    chunks: int
-    tensor_waits: int
-    tensor_bytes: float
-
-    @classmethod
-    def of(
-        cls,
-        config: ModelConfig,
-        plan: Plan,
-        cluster: Cluster,
-        calibration: Calibration | None = None,
-    ) -> "Crossing":
-        """Find the numbers of a job.
-
-        Examples
-        --------
-        >>> job = Crossing.of(
-        ...     ModelConfig.load("llama-3.1-405b"),
-        ...     Plan(tp=8, pp=16, dp=128, zero=2, sequence=8192, global_batch=2048),
-        ...     Cluster.load("llama3-24k"),
-        ... )
-        >>> job.micro_batches, job.stream_bytes / 1e9, round(job.parameters / 1e9)
-        (16, 34.359738368, 406)
-        """
-        c = calibration or Calibration.fitted()
-        (dense, mixed), _, head = pass_seconds(config, plan, cluster, c)
-        mixtures = sum(map(config.is_moe, range(config.layers)))
-        forward = (config.layers - mixtures) * dense + mixtures * mixed + head
-        tensor = [row for row in rows(config, plan) if row.demand.axis == "tp"]
-        counts = {s: sum(r.demand.count for r in tensor if s in r.stages) for s in range(plan.pp)}
-        groups = plan.world // plan.pp // plan.tp
-        moved = sum(r.demand.count * r.demand.bytes_ * len(r.stages) for r in tensor) * groups
-        parameters = count_parameters(config)
-        return cls(
-            step(config, plan, cluster, calibration).time_s,
-            parameters * plan.gradient_bytes,
-            parameters,
-            2 * float(forward),
-            3 * float(forward) / plan.pp,
-            plan.dp * plan.micro_batch * plan.sequence * config.hidden * plan.states.weights,
-            plan.pp,
-            plan.micro_batches,
-            plan.virtual,
-            max(counts.values()),
-            moved,
-        )
-
-    def data_s(self, distance: Distance, buckets: int = 64, under_way: int = 8):
-        """Return the step where gradients cross: once, behind the last backward pass."""
-        seen = overlapped_s(distance, self.gradient_bytes, self.backward_s, buckets, under_way)
-        return self.step_s + seen
-
-    def local_s(self, distance: Distance, every: int, bits: int = 32, hidden_steps: int = 0):
-        """Return the mean step of local SGD: an exchange every so many steps.
-
-        Parameters
-        ----------
-        distance
-            Sites and lines.
-        every, bits
-            Steps between two exchanges, and bits of a number in them.
-        hidden_steps
-            Steps that an exchange may take while the next ones compute.
-        """
-        _positive(every, "every"), _positive(bits, "bits")
-        whole = hierarchical_s(distance, self.parameters * bits / 8, 1)
-        seen = np.maximum(whole - hidden_steps * self.step_s, 0.0)
-        return self.step_s + seen / every
-
-    def stall_s(self, distance: Distance, extra: int = 0):
-        """Return how long each micro-batch waits for the distance.
-
-        Parameters
-        ----------
-        distance
-            Sites and lines: borders lie evenly between stages.
-        extra
-            Micro-batches that all stages before a border hold, for each border, beyond 1F1B's.
-
-        Raises
-        ------
-        SitesError
-            If the stages do not lie evenly at the sites.
-        """
-        k, trips = distance.sites, self._trips(distance)
-        if self.stages % k or extra < 0:
-            raise SitesError(
-                f"{self.stages} stages must lie evenly at {k} sites, with 0 or more extra "
-                f"micro-batches under way, not {extra}"
-            )
-        worst = np.zeros_like(np.asarray(trips, float))
-        for borders in range(1, k):
-            loop = (borders - 1) * self.stages // k + 2  # stages that a round trip works on
-            lacks = borders * (trips - extra * self.stage_s)
-            worst = np.maximum(worst, lacks / (loop + borders * extra))
-        return worst
-
-    def pipeline_s(self, distance: Distance, extra: int = 0):
-        """Return the step where the pipeline crosses; parameters as for :meth:`stall_s`."""
-        k, carry = distance.sites, distance.carry_s(self.stream_bytes)
-        # A border is crossed by every chunk of a stage.
-        waits = np.maximum(self.stall_s(distance, extra), self.chunks * carry - self.stage_s)
-        free = self.stages // k + (k - 1) * extra  # the first ones find room under way
-        times = np.maximum(self.micro_batches - free, 0)
-        return self.step_s + times * waits + (k - 1) * self._trips(distance)
-
-    def _trips(self, distance: Distance):
-        return 2 * (distance.delay_s + distance.carry_s(self.stream_bytes))
-
-    def fills(self, distance: Distance):
-        """Return the ``extra`` of :meth:`stall_s` with which nobody waits for the distance."""
-        return np.ceil(self._trips(distance) / self.stage_s).astype(int)
-
-    def tensor_s(self, distance: Distance):
-        """Return the step where tensor parallelism crosses."""
-        k = distance.sites
-        carry = distance.carry_s((k - 1) / k * self.tensor_bytes)
-        return self.step_s + self.tensor_waits * (k - 1) * distance.delay_s + carry
-
-
-def break_even_bps(cost_s, most_s, low_bps: float = 1e6, high_bps: float = 1e15):
+def break_even_bps(cost_s, most_s, low_bps: float = 1e6, high_bps: float = LARGEST_RATE_BPS):
     """Return the least rate at which a step takes no longer than asked; infinite where none does.
 
     Parameters
@@ -360,7 +193,8 @@ def break_even_bps(cost_s, most_s, low_bps: float = 1e6, high_bps: float = 1e15)
     return np.where(never, np.inf, np.exp(high))
 
 
-def _positive(value: int, name: str) -> int:
+def at_least_one(value: int, name: str) -> int:
+    """Return a number, or refuse it by its name."""
     if value < 1:
         raise SitesError(f"{name} must be at least 1, not {value}")
     return value

@@ -352,8 +352,8 @@ charts.prose(
     f"hash anew after each pause of a flow; with {pieces} such {{term}}`flowlets <flowlet>` it "
     f"takes {{modelled}}`{format_time(cut_s)}`. If every packet took another path ({{term}}`packet "
     f"spraying`), it would take {{modelled}}`{format_time(sprayed_s)}`, the time of one switch. "
-    "The price is order: packets overtake one another, and the receiver must put them back. Flowlets "
-    "keep their order, if the pauses are longer than the paths differ."
+    "The price is order: packets overtake one another, and the receiver must put them back. "
+    "Flowlets keep their order, if the pauses are longer than the paths differ."
 )
 
 # %% [markdown]

@@ -4,9 +4,10 @@ The model, of what PyTorch 2.13 does on TCP. The buffer is cut into segments
 (:mod:`tokenlife.lab.gloo`), and a rank has two of them under way: it asks for a segment only when
 the one two before it has come, and the sender sends only when it has been asked. So each segment
 crosses the line as a question and an answer, two delays, and no more than two segments are on
-their way in a round trip however fast the line. The line carries what is handed to it first come,
-first served, all ranks together, questions behind data. Inside a site each pair of ranks has a path
-of its own, with a start-up time and a rate.
+their way in a round trip however fast the line. The line carries frames first come, first served,
+all ranks together, questions behind data; a rank hands them over as fast as its link inside the
+site is, so what two ranks send at once arrives interleaved. Inside a site each pair of ranks has a
+path of its own, with a start-up time and a rate.
 
 Left out: adding, losses, TCP's windows (the line must be warm, and its queue deep), and processors
 that the ranks share.
@@ -14,6 +15,7 @@ that the ranks share.
 
 import heapq
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -25,6 +27,7 @@ from tokenlife.wire import tcp_over_ethernet
 from tokenlife.wire.framing import FRAME_CHECK
 
 AHEAD = 2  # segments that a rank has under way
+PIECE_BYTES = 1 << 14  # that are handed to the line at a time: what TCP lets wait below it
 
 
 def ring_seconds(
@@ -86,27 +89,42 @@ class _Line:
         self.site_of, self.packets = site_of, tcp_over_ethernet(mtu)
         self.wan, self.inside = (rate_bps / 8, delay_s), (inside_bps / 8, inside_s)
         self.overhead = self.packets.overhead_per_packet - FRAME_CHECK
-        self.free, self.ready, self.number = {}, [], count()
+        self.free, self.events, self.number = {}, [], count()
 
     def put(self, at_s: float, src: int, dst: int, bytes_: int, then) -> None:
         """Hand over a message; ``then`` is called with when it has come."""
-        heapq.heappush(self.ready, (at_s, next(self.number), src, dst, bytes_, then))
+        here, there = self.site_of[src], self.site_of[dst]
+        wire = bytes_ + self.packets.frame(bytes_).packets * self.overhead
+        handed_s = self._through((src, dst), self.inside[0], at_s, wire)
+        if here == there:
+            self._at(handed_s + self.inside[1], then)
+            return
+        begun_s, pieces = handed_s - wire / self.inside[0], -(-wire // PIECE_BYTES)
+        for piece in range(1, pieces + 1):
+            part = PIECE_BYTES if piece < pieces else wire - (pieces - 1) * PIECE_BYTES
+            come_s = min(handed_s, begun_s + piece * PIECE_BYTES / self.inside[0])
+            last = then if piece == pieces else None
+            self._at(come_s, partial(self._carry, (here, there, "line"), part, last))
+
+    def _through(self, path, rate_Bps: float, at_s: float, bytes_: int) -> float:
+        self.free[path] = max(at_s, self.free.get(path, 0.0)) + bytes_ / rate_Bps
+        return self.free[path]
+
+    def _carry(self, path, bytes_: int, then, at_s: float) -> None:
+        left_s = self._through(path, self.wan[0], at_s, bytes_)
+        if then:
+            self._at(left_s + self.wan[1], then)
+
+    def _at(self, at_s: float, then) -> None:
+        heapq.heappush(self.events, (at_s, next(self.number), then))
 
     def run(self) -> float:
-        now_s = 0.0
-        while self.ready:
-            at_s, number, src, dst, bytes_, then = heapq.heappop(self.ready)
-            if bytes_ is None:
-                then(at_s)
-                continue
-            here, there = self.site_of[src], self.site_of[dst]
-            rate_Bps, delay_s = self.inside if here == there else self.wan
-            path = (src, dst) if here == there else (here, there, "line")
-            wire = bytes_ + self.packets.frame(bytes_).packets * self.overhead
-            self.free[path] = max(at_s, self.free.get(path, 0.0)) + wire / rate_Bps
-            now_s = max(now_s, self.free[path] + delay_s)
-            heapq.heappush(self.ready, (self.free[path] + delay_s, number, src, dst, None, then))
-        return now_s
+        """Let everything happen; return when the last did."""
+        at_s = 0.0
+        while self.events:
+            at_s, _, then = heapq.heappop(self.events)
+            then(at_s)
+        return at_s
 
 
 class _Ring:

@@ -40,14 +40,12 @@ from tokenlife.charts import PALETTE
 from tokenlife.costs import count_parameters, training_flops
 from tokenlife.jobs import traffic
 from tokenlife.jobs.left import in_words, left
-from tokenlife.lab.gloo import gloo_sends, gloo_sends_of
+from tokenlife.lab.gloo import gloo_link_bytes, gloo_sends_of
 from tokenlife.parallel import Plan, Plans, communication
 from tokenlife.parallel.data import data_parallel_ops
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_time
-from tokenlife.wire import tcp_over_ethernet
-from tokenlife.wire.framing import FRAME_CHECK
 
 charts.setup()
 h100 = read_accelerator("h100-sxm")
@@ -402,12 +400,7 @@ sizes_tried = [2**30, 2**22, 2**20, 2**18]
 # %%
 def sum_seconds(bytes_):
     """Return what an all-reduce over two ranks takes on the held link, in full frames."""
-    payload, headers = (part.max() for part in gloo_sends("all_reduce", 2, bytes_))
-    framed = tcp_over_ethernet(1500).frame(int(payload + headers))
-    # The same link carries what acknowledges the other rank's half; virtual links have no check.
-    frames = framed.packets + framed.acknowledgements
-    bytes_ = framed.frame_bytes + framed.acknowledgement_bytes - frames * FRAME_CHECK
-    return 8 * bytes_ / rate_bps
+    return 8 * gloo_link_bytes("all_reduce", 2, bytes_) / rate_bps
 
 
 def overlap(came, bucket):

@@ -13,6 +13,8 @@ import numpy as np
 
 from tokenlife.lab.cluster import LabError
 from tokenlife.lab.result import GLOO_HEADER
+from tokenlife.wire import tcp_over_ethernet
+from tokenlife.wire.framing import FRAME_CHECK
 
 SEGMENT_BYTES = 1 << 20
 
@@ -58,6 +60,23 @@ def gloo_sends(
         headers[src] += 2 * GLOO_HEADER
         headers[dst] += GLOO_HEADER
     return payload, headers
+
+
+def gloo_link_bytes(kind: str, ranks: int, bytes_: int, mtu: int = 1500) -> int:
+    """Return the bytes of the frames that leave the busiest rank in one call, all of them full.
+
+    Acknowledgements of as much data as it sends leave by the same link. As the lab's links count: a
+    frame is neither checked nor set apart from the next.
+
+    Examples
+    --------
+    >>> gloo_link_bytes("all_reduce", 2, 1448 * 1000) - 1448 * 1000
+    99708
+    """
+    payload, headers = (part.max() for part in gloo_sends(kind, ranks, bytes_))
+    framed = tcp_over_ethernet(mtu).frame(int(payload + headers))
+    frames = framed.packets + framed.acknowledgements
+    return framed.frame_bytes + framed.acknowledgement_bytes - frames * FRAME_CHECK
 
 
 def gloo_sends_of(calls: Iterable[dict], rank: int) -> tuple[int, int]:

@@ -898,7 +898,7 @@ drift = max(abs(loss / again.loss[name] - 1) for name, (_, _, loss) in live.item
 last = curves[curves.step == curves.step.max()].groupby("code", sort=False)
 final = last.loss.agg(["mean", "min", "max"])
 final["bytes"] = last["bytes"].mean()
-ended = curves[curves.step == curves.step.max()].pivot(index="seed", columns="code", values="loss")
+ended = curves[curves.step == curves.step.max()].pivot_table("loss", "seed", "code")
 paired = ended.sub(ended["float32"], axis=0)  # each seed is one start, and one order of rows
 whole = final.loc["float32"]
 charts.prose(

@@ -173,7 +173,8 @@ def watched(here, sizes, rows, bucket_bytes, steps, interval_s):
         start = time.monotonic()
         copy.zero_grad()
         strategies.step(copy, ids)
-        alone.append({"s": time.monotonic() - start, "came": [(n, at - start) for n, at in came]})
+        took = round(time.monotonic() - start, 5)
+        alone.append({"s": took, "came": [(n, round(at - start, 5)) for n, at in came]})
     network = strategies.replicated(strategies.model(config), bucket_bytes)
 
     def train(number, ends=None):
@@ -670,6 +671,7 @@ charts.table(
 
 # %% tags=["hide-input"]
 tiny = slower[(slower.mix == "unlike") & (slower.number == 3)].set_index("how").slower
+others = slower[(slower.mix == "unlike") & (slower.number < 3)].groupby("how").slower.mean()
 share = 4 * 0.75 * 8 * 4 * 2 * count_parameters(ModelConfig.load("llama-3.1-8b")) / 400e9
 full_step = alone_s(
     Job(phases_on(*MIXES["too many"][0]), (0, 1, 2, 3)), ways, fabric.link_bps
@@ -681,7 +683,9 @@ charts.prose(
     f"are another matter. First come, first served makes the small one wait behind the large: "
     f"{{modelled}}`{tiny['fifo']:.1f}` times its time alone, and with the lowest "
     f"priority {{modelled}}`{tiny['priority']:.1f}`. With the fewest bytes first it is "
-    f"{{modelled}}`{tiny['srpt']:.2f}`, and the large ones hardly notice. Too many jobs, with "
+    f"{{modelled}}`{tiny['srpt']:.2f}`, and the three large ones take "
+    f"{{modelled}}`{others['srpt']:.2f}` times theirs, where fair shares gave them "
+    f"{{modelled}}`{others['fair']:.2f}`. Too many jobs, with "
     f"{{modelled}}`{least:.2f}` steps of sending in each step, cannot be saved by any order; one "
     "can only choose whether all lose, or the last."
 )
@@ -917,7 +921,7 @@ base = alt.Chart(mean_curves[mean_curves.step >= 20]).encode(
     x=alt.X("bytes:Q", title="sent by a worker so far (bytes, logarithmic)")
     .scale(type="log", nice=False)
     .axis(format="~s", values=[10.0**k for k in range(4, 10)]),
-    y=alt.Y("loss:Q", title="held-out loss (nats a byte)").scale(zero=False),
+    y=alt.Y("loss:Q", title="held-out loss (nats a byte)").scale(zero=False, padding=18),
     color=alt.Color("code:N", legend=None).scale(
         domain=names, range=[PALETTE[tones[n]] for n in names]
     ),

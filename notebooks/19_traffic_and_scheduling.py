@@ -106,7 +106,7 @@ charts.prose(
 #
 # A job repeats a step, and a step is a row of phases: compute for so long, send so much. Whoever
 # sends alone has the whole link. Whoever meets another has half. That is all that is needed to
-# foretell a {term}`duty cycle`, a collision and a counter:
+# foretell a duty cycle, a collision and a counter:
 
 # %%
 compute_s, send_s = 2.0, 1.0
@@ -1052,5 +1052,5 @@ if keep:
 # ## Where the token goes next
 #
 # All of this happened inside one building, where a message is there in microseconds and a link can
-# be had for the asking. The next part puts kilometres between the ranks: light needs five
-# microseconds for each, and no scheduler can make it faster.
+# be had for the asking. The next part, the long haul, puts kilometres between the ranks: light needs
+# five microseconds for each, and no scheduler can make it faster.

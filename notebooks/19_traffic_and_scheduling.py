@@ -1052,5 +1052,5 @@ if keep:
 # ## Where the token goes next
 #
 # All of this happened inside one building, where a message is there in microseconds and a link can
-# be had for the asking. The next part, the long haul, puts kilometres between the ranks: light needs
-# five microseconds for each, and no scheduler can make it faster.
+# be had for the asking. The next part, the long haul, puts kilometres between the ranks:
+# light needs five microseconds for each, and no scheduler can make it faster.

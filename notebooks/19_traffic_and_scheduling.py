@@ -445,8 +445,8 @@ points = pd.DataFrame({
 points["error"] = points.model / points.ms - 1
 single_s = float(np.median(np.diff(single[0])))
 x = alt.X("offset:Q", title="offset of the second job, in steps alone").axis(format=".2f")
-y = alt.Y("ms:Q", title="step of both (ms)").scale(zero=False)
-note = alt.Chart(points.head(1)).mark_text(align="left", dx=10).encode(
+y = alt.Y("ms:Q", title="step of both (ms)").scale(zero=False, padding=12)
+note = alt.Chart(points.head(1).assign(offset=0.5)).mark_text().encode(
     x, y, text=alt.value(f"points: {label}, first step; line: closed form")
 )  # fmt: skip
 (
@@ -537,8 +537,8 @@ charts.prose(
         "Nothing in fair sharing would do this. TCP's shares are fair only on average: who comes "
         "first finds the link empty, has its window open when the other arrives, and seems to keep "
         "more than half for a while. So it ends earlier, computes earlier, and is back earlier: "
-        "the lead is kept, and grows until there is nothing left to win. Some propose to help: "
-        "open the window wider, the more of its step a flow has sent {cite}`rajasekaran2024mltcp`."
+        "the lead is kept, and may grow. How fast and how far differs from run to run. Some "
+        "propose to help: open the window wider, the more of its step a flow has sent {cite}`rajasekaran2024mltcp`."
         if slides
         else "Where shares are not quite fair the leader gains a little in each step; here they "
         "were fair enough. Some propose to help: open the window wider, the more of its step a "
@@ -931,11 +931,11 @@ base = alt.Chart(mean_curves[mean_curves.step >= 20]).encode(
 )  # fmt: skip
 dash = base.transform_filter("datum.code === 'top 1 %'").mark_line(strokeDash=[4, 3])
 solid = base.transform_filter("datum.code !== 'top 1 %'").mark_line(point={"size": 18})
-lift = {"float32": 0, "bfloat16": 12, "float8": -12, "int8": 12, "int4": -10, "top 1 %": -10,
+lift = {"float32": 26, "bfloat16": 12, "float8": -12, "int8": 12, "int4": -10, "top 1 %": -10,
         "top 1 %, feedback": 14}  # fmt: skip
 words = [
     alt.Chart(ends[ends.code == name])
-    .mark_text(align="right" if name == "float32" else "center", dy=lift[name] or 14)
+    .mark_text(align="right" if name == "float32" else "center", dy=lift[name])
     .encode(x="bytes:Q", y="loss:Q", text="code:N")
     for name in names
 ]

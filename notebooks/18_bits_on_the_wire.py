@@ -346,14 +346,18 @@ charts.prose(
     f"{count['acknowledgements']} bare acknowledgements and {count['retransmissions']} "
     f"retransmissions. On a 400 Gbit/s Ethernet the physical layer ({line_code(400e9).name}) would "
     f"turn {account.wire_bits:,} bits into {{modelled}}`{float(coded):,.0f}`: such a line runs at "
-    f"{float(400 * line_code(400e9).expansion):g} Gbit/s."
+    f"{float(400 * line_code(400e9).expansion):g} Gbit/s. Two codes make this: one that marks "
+    "control among data, as {term}`64b/66b` did on slower lines, and {term}`RS-FEC`, which puts "
+    "wrong bits right."
 )
 
 # %% [markdown]
 # ## What RoCEv2 would have put there
 #
-# RDMA over Converged Ethernet has no stream: each message is a write, its first packet names the
-# address, its last asks for one acknowledgement. The card does it; no kernel adds timestamps.
+# RDMA over Converged Ethernet ({term}`RoCEv2`) has no stream: each message is a write. Each packet
+# says with its {term}`BTH` to whom it belongs, and ends in an {term}`ICRC`; the first names the
+# address in a {term}`RETH`, the last asks for one acknowledgement. The card does it; no kernel adds
+# timestamps.
 
 # %%
 kinds = [Stack("tcp", 1500), Stack("tcp", 9000), Stack("rocev2", 1024), Stack("rocev2", 4096),

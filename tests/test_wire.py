@@ -328,6 +328,38 @@ def test_a_gradient_is_found_in_the_labs_capture():
             assert held == 2
 
 
+def _counted_sum(here, size):
+    import torch
+    import torch.distributed as dist
+    from tokenlife.lab.meter import Capture
+    from tokenlife.wire.decode import TcpFrames
+
+    numbers = torch.ones(size)
+    dist.all_reduce(numbers)  # opens the connections
+    with Capture(here.interface, 256, 8192) as capture:
+        here.together(0.1)
+        dist.all_reduce(numbers)
+        here.together(0.1)
+        frames, lengths, _, outgoing, dropped = capture.read()
+    return TcpFrames.read(frames[outgoing], lengths[outgoing]).count() | {"dropped": int(dropped)}
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(4, 6_144), (4, 100_000), (3, 30_000)])
+def test_packets_are_as_many_as_the_model_says(ranks, size):
+    with lab.VirtualCluster(ranks, offload=False) as cluster, lab.Team(cluster) as team:
+        if cluster.place != "namespaces":
+            pytest.skip("no network namespaces here: an interface of one's own cannot be captured")
+        found = team.call(_counted_sum, size=size)
+    # gloo's ring: two segments of the buffer for each rank, each with a header before it, sent on
+    # in 2 (n - 1) rounds; and a notice of a header alone before it, from either end.
+    messages, segment = 2 * 2 * (ranks - 1), 4 * size // (2 * ranks)
+    packets = messages * Stack("tcp", 1500).frame(segment + 48).packets + 2 * messages
+    for each in found:
+        assert each["dropped"] == 0
+        assert each["payload_bytes"] == messages * (segment + 3 * 48)
+        assert each["data_packets"] == packets
+
+
 def test_command(capsys):
     asked = ["wire", "--bytes", "1MB", "--transport", "tcp", "--mtu", "1500"]
     assert cli.main([*asked, "--rate", "400Gbps", "--json"]) == 0

@@ -1,0 +1,1 @@
+"""Between data centres: what distance, loss and few bits a second leave of a job's traffic."""

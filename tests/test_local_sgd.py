@@ -423,18 +423,48 @@ def test_where_none_may_be_missing_a_site_that_dies_is_named():
     assert isinstance(found[2], ExchangeError) and "the hub is gone" in str(found[2])
 
 
-def test_a_patient_hub_goes_on_without_a_site_that_dies():
-    def life(exchange, i):
+def test_a_patient_hub_goes_on_without_a_site_that_dies_and_takes_it_back():
+    died, done = threading.Event(), threading.Event()
+
+    def worker_and_site():
         worker = Line([8.0] * 4, np.zeros(4, np.float32))
-        site = Site(worker.weights, mean_of_weights(1))
-        for _ in range(2 if i == 1 else 6):
+        return worker, Site(worker.weights, mean_of_weights(1))
+
+    def life(exchange, i):
+        worker, site = worker_and_site()
+        held = {}
+        for round_ in range(200):
             worker.step()
             worker.weights = exchange.meet(site, worker.weights)
-        return site.agreed, set(exchange.away)
+            held[exchange.round] = site.agreed.copy(), set(exchange.away)
+            if i == 1 and round_ == 1:
+                return reborn(exchange)
+            if i == 0 and exchange.away:
+                died.set()
+            if done.is_set():
+                break
+        return held
 
-    (agreed, away), _, (other, _) = run_at(3, life, patience_s=5)
-    assert away == {1}
-    np.testing.assert_array_equal(agreed, other)
+    def reborn(dead):
+        for line in dead._lines.values():
+            line.socket.close()
+        died.wait()
+        worker, site = worker_and_site()
+        held = {}
+        with Exchange(1, 3, dead.address, 5, again=True) as exchange:
+            while len(held) < 5:
+                worker.step()
+                worker.weights = exchange.meet(site, worker.weights)
+                if not exchange.away:
+                    held[exchange.round] = site.agreed.copy()
+            done.set()
+        return held
+
+    hub, back, other = run_at(3, life, patience_s=5)
+    assert any(away == {1} for _, away in hub.values())
+    for round_, agreed in back.items():
+        np.testing.assert_array_equal(agreed, hub[round_][0])
+        np.testing.assert_array_equal(agreed, other[round_][0])
 
 
 # ---- what it costs, and what was published -------------------------------------------------------

@@ -11,8 +11,8 @@ that it went is not offered again (:meth:`~tokenlife.wan.local_sgd.Site.adopt`).
 A message is 13 bytes of head (kind, round or number of the site, length) and its body, on TCP: what
 TCP holds back during a cut arrives late, and a late message counts as a sign of life only.
 
-Left out: a hub that dies (start again from a checkpoint), sites that were not there at the start,
-anything secret.
+Left out: a hub that dies (start again from a checkpoint), sites that join without having been there,
+anything secret. Who was killed may start anew, ``again``, and comes back like one that was away.
 """
 
 import math
@@ -123,6 +123,8 @@ class Exchange:
         Of the hub: host and port. A port of 0 is chosen, and stands in ``address`` then.
     patience_s
         That a round waits for a site; ``math.inf`` where none may be missing.
+    again
+        Whether this site was there before and lost everything.
 
     Raises
     ------
@@ -130,11 +132,15 @@ class Exchange:
         If the hub is not there, or, without end of patience, a site is gone.
     """
 
-    def __init__(self, site: int, sites: int, address, patience_s: float = math.inf):
+    def __init__(
+        self, site: int, sites: int, address, patience_s: float = math.inf, again: bool = False
+    ):
         self.site, self.sites, self.patience_s = site, sites, patience_s
         self.round, self.away, self._lines = 0, set(), {}
         self._listener, self._back, self._heard = None, set(), {}  # the hub's
-        self._offered, self._state = None, None  # the others'
+        self._offered, self._owed, self._state = (0, None), None, None  # the others'
+        if again:
+            self.away = {site}
         self.address = tuple(address)
         if site == 0:
             self._listener = socket.create_server(self.address)
@@ -157,12 +163,20 @@ class Exchange:
                 turn([line], 0.1)
             return self
         while len(self._lines) < self.sites - 1:
-            self._listener.settimeout(max(0.1, deadline - time.monotonic()))
-            line = Line(self._listener.accept()[0])
-            while not (hello := next(line.messages(), None)):
-                turn([line], 0.2)
-            self._lines[hello[1]] = line
+            self._welcome(max(0.1, deadline - time.monotonic()))
         return self
+
+    def _welcome(self, wait_s: float) -> int | None:
+        """Let in who knocks; return its number."""
+        self._listener.settimeout(wait_s)
+        try:
+            line = Line(self._listener.accept()[0])
+        except (BlockingIOError, TimeoutError):
+            return None
+        while not (hello := next(line.messages(), None)):
+            turn([line], 0.2)
+        self._lines[hello[1]] = line
+        return hello[1]
 
     def __exit__(self, *_):
         end = time.monotonic() + 2
@@ -191,6 +205,10 @@ class Exchange:
         offers, back = {0: data}, set()
         deadline = time.monotonic() + self.patience_s
         while True:
+            if (knocked := self._welcome(0.0)) is not None:
+                self.away.add(knocked)
+                self._heard.pop(knocked, None)
+                back.add(knocked)
             for site, line in self._lines.items():
                 for kind, number, body in line.messages():
                     if kind == OFFER and number == self.round and site not in self.away:

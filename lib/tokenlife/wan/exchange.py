@@ -11,8 +11,9 @@ that it went is not offered again (:meth:`~tokenlife.wan.local_sgd.Site.adopt`).
 A message is 13 bytes of head (kind, round or number of the site, length) and its body, on TCP: what
 TCP holds back during a cut arrives late, and a late message counts as a sign of life only.
 
-Left out: a hub that dies (start again from a checkpoint), sites that join without having been there,
-anything secret. Who was killed may start anew, ``again``, and comes back like one that was away.
+Who was killed may start anew, ``again``, and comes back like one that was away.
+
+Left out: a hub that dies (start again from a checkpoint), sites that come as new, anything secret.
 """
 
 import math

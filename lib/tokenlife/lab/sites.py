@@ -25,6 +25,8 @@ from tokenlife.lab.cluster import (
 )
 
 LARGEST_QUEUE = 1 << 30
+SMALLEST_RATE_BPS = 1e4
+LARGEST_RATE_BPS = 1e11
 SMALLEST_QUEUE_FRAMES = 64
 # Buffers that a long line cannot outgrow.
 _SETTINGS = {"ipv4/tcp_wmem": "4096 4194304 33554432"}
@@ -64,6 +66,9 @@ class SiteCluster(VirtualCluster):
         Of losses and jitter.
     mtu
         Largest IP packet, bytes.
+    congestion
+        TCP's congestion control, for all that the ranks open: ``cubic``, ``reno``, ``bbr``, or what
+        else the kernel has.
 
     Raises
     ------
@@ -93,13 +98,14 @@ class SiteCluster(VirtualCluster):
         queue_bytes=None,
         seed=0,
         mtu=1500,
+        congestion="cubic",
     ):
         sites = list(sites) if isinstance(sites, (list, tuple)) else [sites]
         if len(sites) < 2 or not all(isinstance(n, int) and n > 0 for n in sites):
             raise LabError(f"sites must be ranks of each, two sites or more, not {sites}")
-        self.sites, self._wishes, self._asking = sites, None, threading.Lock()
+        self.sites, self._asking = sites, threading.Lock()
         self.site_of = [site for site, ranks in enumerate(sites) for _ in range(ranks)]
-        self.mtu = mtu
+        self.mtu, self.congestion = mtu, congestion
         wan = {
             "delay_s": delay_s, "rate_bps": rate_bps, "jitter_s": jitter_s, "loss": loss,
             "burst": burst, "back_delay_s": back_delay_s, "back_rate_bps": back_rate_bps,
@@ -164,6 +170,9 @@ class SiteCluster(VirtualCluster):
         return self
 
     def _open(self) -> str:
+        known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+        if self.congestion not in known:
+            raise LabError(f"this kernel has no {self.congestion}; there are {', '.join(known)}")
         delay, self.delay = self.delay, None  # with a bridge, and without the line of one delay
         try:
             refused = super()._open()
@@ -178,7 +187,9 @@ class SiteCluster(VirtualCluster):
             "mtu": self.mtu,
             "ways": self.ways,
             "spaces": [self.space(rank) for rank in range(self.ranks)],
+            "addresses": self._addresses(),
             "settings": _SETTINGS,
+            "congestion": self.congestion,
         }
         self._line = _start(self.inside([sys.executable, "-c", _PROGRAM]), wishes)
         if self._line.stdout.readline() != "ready\n":
@@ -246,10 +257,9 @@ def _check(way: dict) -> None:
     delay_s, jitter_s, loss, burst = (way[n] for n in ("delay_s", "jitter_s", "loss", "burst"))
     if not 0 < delay_s <= 10:
         raise LabError(f"a delay must be above 0 and at most 10 seconds, not {delay_s:g}")
-    if way["rate_bps"] is not None and not 1e4 <= way["rate_bps"] <= 1e11:
-        raise LabError(
-            f"a line holds a rate of 10 kbit/s to 100 Gbit/s, or None, not {way['rate_bps']:g}"
-        )
+    rate_bps = way["rate_bps"]
+    if rate_bps is not None and not SMALLEST_RATE_BPS <= rate_bps <= LARGEST_RATE_BPS:
+        raise LabError(f"a line holds a rate of 10 kbit/s to 100 Gbit/s, or None, not {rate_bps:g}")
     if not 0 <= jitter_s <= 1:
         raise LabError(f"jitter must be 0 to 1 second, not {jitter_s:g}")
     if not 0 <= loss < 1:

@@ -45,8 +45,12 @@ from tokenlife import charts, corpus, lab
 from tokenlife.catalog import data_dir, read_accelerator, read_record, read_reference, running
 from tokenlife.charts import PALETTE
 from tokenlife.costs import count_parameters
+from tokenlife.jobs.cluster import Cluster
+from tokenlife.jobs.crossing import Crossing
+from tokenlife.jobs.sites import Distance, break_even_bps
 from tokenlife.lab.gloo import gloo_sends
-from tokenlife.parallel import Plan, communication
+from tokenlife.lab.gloo_time import ring_seconds
+from tokenlife.parallel import Plan
 from tokenlife.provenance import write_record
 from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
@@ -64,7 +68,14 @@ ROOM = [f"wan/{part}.py" for part in
         ("compression", "exchange", "local_sgd", "rehearsal")]  # fmt: skip
 page = lab.Page(
     "21_training_across_sites",
-    [*ROOM, "lab/program.py", "lab/sites.py", "lab/wan_line.py", "transformer/model.py"],
+    [
+        *ROOM,
+        "lab/program.py",
+        "lab/sites.py",
+        "lab/wan_line.py",
+        "lab/way.py",
+        "transformer/model.py",
+    ],
 )
 sizes = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": length,
          "vocab_size": 4096}  # fmt: skip
@@ -81,6 +92,12 @@ known, unseen = (
 for name, ids in (("known", known), ("unseen", unseen)):
     np.save(Path(folder.name, f"{name}.npy"), ids)
 exam = rows_of(unseen, 64, length, 0, seed=99)(1)
+
+
+def at_length(run, *calls, **cluster):
+    """Run on ranks what takes long, but only where the record is made; else read that."""
+    with mock.patch.dict(os.environ, {} if keep else {lab.cluster.MODE: "off"}):
+        return page.on_ranks(run, *calls, **cluster)
 
 
 def size(value, digits=3):
@@ -122,55 +139,156 @@ charts.prose(
 # %% [markdown]
 # ## Which axis may cross
 #
-# The same link and a thousand kilometres, for each axis of that job in turn: what must cross in one
-# step, one direction, if the axis is cut in the middle; how often somebody waits for it; and what
-# both cost when nothing hides.
+# Chapter 12 has priced the step of this job at one site. Now each axis in turn is laid over two,
+# and the others stay at home. What must cross, how often does somebody wait for it, and which rate
+# would the line need for a step that is a tenth longer?
+
+# %%
+job = Crossing.of(giant, Plan(**{**plan, "zero": 1}), Cluster.load(big["cluster"]))
+WAYS_OVER = {
+    "tensor": job.tensor_s,
+    "pipeline": job.pipeline_s,
+    "data": job.data_s,
+    f"data, every {period} steps in 4 bits": lambda line: job.local_s(line, period, 4),
+}
+KM = np.array([10.0, 100.0, 1000.0, 10_000.0])
+rate_needed = {
+    way: break_even_bps(
+        lambda bps, way=way: WAYS_OVER[way](Distance(KM * per_km_s, bps)),
+        np.full(KM.shape, 1.1 * job.step_s),
+    )
+    for way in WAYS_OVER
+}
 
 # %% tags=["hide-input"]
-layout = Plan(**plan)
-middle = layout.tp * (layout.pp // 2)  # a rank of a stage in the middle
-ops = {axis: [op for op in communication(giant, layout, middle) if op.axis == axis]
-       for axis in ("tp", "pp")}  # fmt: skip
-delay_far_s = 1000 * per_km_s
-split = (
-    (layout.tp - 1)
-    / layout.tp
-    * sum(op.count * op.bytes_ * (1 + (op.kind == "all_reduce")) for op in ops["tp"])
-)
-micro_batches = plan["global_batch"] // plan["dp"]
-sends = [op for op in ops["pp"] if op.kind == "send"]
-onward = sends[0].bytes_ * micro_batches * gpus // layout.pp
+line_far = Distance(1000 * per_km_s, wan_bps)
 few_bits = wan_bytes(weights, period, 4)
-rows_ = [
-    ("tensor, in half", split * gpus / layout.tp, sum(op.count for op in ops["tp"])),
-    ("pipeline, between two stages", onward, 2),
-    ("data, every step", wan_bytes(weights, summed=True), 2),
-    (f"data, every {period} steps in 4 bits", few_bits, 1 / period),
-]
-axes = pd.DataFrame(rows_, columns=["axis", "across the WAN", "waits"])
-axes["rate"] = 8 * axes["across the WAN"] / wan_bps
-axes["distance"] = axes.waits * delay_far_s
-axes["step"] = (work_s + axes.rate + axes.distance) / work_s
-verdicts = ["never", "if micro-batches fill the wait", "with terabits", "yes"]
-axes["may it cross"] = verdicts
-by_axis = dict(zip(("tp", "pp", "dp", "local"), axes.to_dict("records"), strict=True))
-assert by_axis["tp"]["step"] > 50 and by_axis["local"]["step"] < 1.1 < by_axis["dp"]["step"]
+across = [job.tensor_bytes / 2, job.stream_bytes * job.micro_batches, job.gradient_bytes, few_bits]
+waits = [job.tensor_waits, 2 * job.micro_batches, 2, 1 / period]
+axes = pd.DataFrame(
+    {"axis": list(WAYS_OVER), "across, one way": across, "waits": waits,
+     "step": [float(way(line_far)) / job.step_s for way in WAYS_OVER.values()],
+     "rate needed": [float(rate_needed[way][2]) for way in WAYS_OVER]}
+)  # fmt: skip
 charts.table(
     axes,
-    caption=f"{giant.name} on {gpus:,} GPUs, cut between two sites: a step of "
-    f"{format_time(work_s)}, a link of {format_rate(wan_bps)}, 1000 km",
-    label=dict.fromkeys(["across the WAN", "waits", "rate", "distance", "step"], "modelled"),
-    formats={"across the WAN": size,
+    caption=f"{giant.name} on {gpus:,} GPUs over two sites 1000 km apart: what crosses in a step, "
+    f"the step on {format_rate(wan_bps)} as a multiple of {format_time(job.step_s)}, and the rate "
+    "at which it is 1.1",
+    label=dict.fromkeys(axes.columns[1:], "modelled"),
+    formats={"across, one way": size,
              "waits": lambda n: f"{n:,.0f}" if n >= 1 else f"1 in {1 / n:.0f}",
-             "rate": format_time, "distance": format_time, "step": "{:.2f}×".format},
+             "step": "{:.2f}×".format,
+             "rate needed": lambda bps: format_rate(bps) if np.isfinite(bps) else "none"},
+)  # fmt: skip
+
+# %% tags=["hide-input"]
+assert not np.isfinite(rate_needed["tensor"][1:]).any()
+needs = pd.DataFrame(
+    [(way, km, bps) for way, rates in rate_needed.items() if way != "tensor"
+     for km, bps in zip(KM, rates, strict=True)], columns=["way", "km", "bps"]
+)  # fmt: skip
+base_chart = alt.Chart(needs[np.isfinite(needs.bps)]).encode(
+    x=alt.X("km:Q", title="kilometres (logarithmic)").scale(type="log", domain=[8, 300_000]),
+    y=alt.Y("bps:Q", title="rate needed, bit/s (logarithmic)")
+    .scale(type="log").axis(format="~s"),
+    color=alt.Color("way:N", legend=None).scale(
+        domain=list(WAYS_OVER)[1:], range=[PALETTE[c] for c in ("orange", "grey", "blue")]),
+    tooltip=["way", "km", alt.Tooltip("bps:Q", format=".3s")],
+)  # fmt: skip
+lasts = base_chart.transform_filter("datum.km === 10000")
+times_less = rate_needed["data"][2] / rate_needed[list(WAYS_OVER)[-1]][2]
+(base_chart.mark_line(point=True) + lasts.mark_text(align="left", dx=8).encode(
+    text="way:N")).properties(
+    title=f"Speaking seldom and in few bits asks for {times_less:.0f} times less",
+    description="Rate at which a step over two sites is a tenth longer than at one, against the "
+    "distance, at 1000 km: "
+    + "; ".join(f"{way} {format_rate(rates[2])}" for way, rates in rate_needed.items()
+                if np.isfinite(rates[2]))
+    + "; tensor parallelism none at all.",
+    height=280,
 )  # fmt: skip
 
 # %% [markdown]
-# Tensor parallelism waits for the others inside every layer, and each wait costs the distance.
-# Pipelines send a third of what gradients are, onward and back, and other micro-batches can fill
-# the wait: they cross where the link carries their activations. Data parallelism waits twice in a
-# step, and sends a copy of the model. It alone can be made to speak less, because nobody needs at
-# once what it says. The rest of this chapter is about that.
+# Tensor parallelism waits for the others inside every layer, and each wait costs the distance: no
+# rate helps. A pipeline sends the least of what cannot wait, but each micro-batch waits for it,
+# unless more of them are under way. Data parallelism sends a copy of the model, and hides part of
+# it. It alone can be made to speak less, because nobody needs at once what it says. The rest of
+# this chapter is about that.
+#
+# If each site has many ranks, they sum inside first, and one of them, or each for its part, speaks
+# for the site. gloo's own ring goes around all ranks instead, and waits for the distance in every
+# round:
+
+
+# %%
+def reduce_over(here, ways, sizes, repeats):
+    """All-reduce over two sites of two: gloo's ring over all, or one gateway at each site."""
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][here.rank // 2]
+    between = dist.new_group([0, 2])
+    root = here.rank // 2 * 2
+    found = []
+    for way in ways:
+        for size in sizes:
+            for number in range(repeats + 2):
+                x = torch.full((size // 4,), float(here.rank))
+                here.together(0.1)
+                began, parts = time.monotonic(), [0.0, 0.0, 0.0]
+                if way == "ring over all":
+                    dist.all_reduce(x)
+                else:
+                    dist.reduce(x, root, group=inside)
+                    parts[0] = time.monotonic() - began
+                    if here.rank == root:
+                        dist.all_reduce(x, group=between)
+                    parts[1] = time.monotonic() - began - parts[0]
+                    dist.broadcast(x, root, group=inside)
+                ended = time.monotonic()
+                assert bool((x == 6).all())
+                if number >= 2:
+                    found.append([way, size, began, ended, parts[0], ended - began - sum(parts)])
+    return found
+
+
+# %% tags=["hide-input"]
+wide = {"sites": [2, 2], "delay_s": delay_s, "rate_bps": rate_bps, "queue_bytes": 16_000_000}
+sizes_over = [2**16, 2**20, 2**23]
+(over,) = at_length(
+    "over",
+    (
+        reduce_over,
+        {"ways": ["ring over all", "one gateway each"], "sizes": sizes_over, "repeats": 3},
+    ),
+    **wide,
+).found
+columns = ["way", "bytes", "began", "ended", "in", "out"]
+ranks = [pd.DataFrame(found, columns=columns) for found in over]
+spans = ranks[0][["way", "bytes"]].copy()
+spans["measured"] = np.max([r.ended for r in ranks], axis=0) - np.max(
+    [r.began for r in ranks], axis=0
+)
+spans["inside"] = np.max([r["in"] for r in ranks[::2]], axis=0)
+spans["inside"] += np.min([r["out"] for r in ranks[::2]], axis=0)
+spans = spans.groupby(["way", "bytes"], sort=False, as_index=False).median()
+on_line = {"site_of": [0, 0, 1, 1], "delay_s": delay_s, "rate_bps": rate_bps}
+spans["modelled"] = [
+    ring_seconds([[0, 1, 2, 3] if r.way.startswith("ring") else [0, 2]], int(r.bytes), **on_line)
+    + r.inside * (not r.way.startswith("ring"))
+    for r in spans.itertuples()
+]
+spans["error"] = spans.modelled / spans.measured - 1
+charts.table(
+    spans[["way", "bytes", "modelled", "measured", "error"]],
+    caption=f"gloo's all-reduce over two sites of two ranks, {delay_s * 1e3:.0f} ms apart at "
+    f"{format_rate(rate_bps)}; what happens inside the gateways' sites is measured, and added",
+    label={"modelled": "modelled", "measured": "recorded"},
+    formats={"bytes": size, "modelled": format_time, "measured": format_time, "error": "+.1%"},
+)
 
 # %% [markdown]
 # ## Twenty lines
@@ -276,15 +394,16 @@ def judge(model):
 
 
 def rehearse(method, seed, checks=10):
-    """Train by a method, or by plain sums (None); return losses, and bytes sent by one site."""
+    """Train by a method, by plain sums, or at site 0 alone; return losses, and bytes it sent."""
     examined = replica(0)
-    if method is None:
-        one, curve = replica([0, 1], seed), []
+    if method in ("sums", "alone"):
+        one, curve = replica([0, 1] if method == "sums" else 0, seed), []
         for step in range(1, steps + 1):
             one.step()
             if step % (steps // checks) == 0:
                 curve.append([step, judge(one.model)])
-        return {"curve": curve, "sent": int(wan_bytes(numbers, summed=True) * steps)}
+        each = wan_bytes(numbers, summed=True) if method == "sums" else 0
+        return {"curve": curve, "sent": int(each * steps)}
     sites, curve = Sites([replica(site, seed) for site in (0, 1)], method), []
     for _ in range(checks):
         sites.run(steps // checks)
@@ -295,7 +414,7 @@ def rehearse(method, seed, checks=10):
 
 # %% tags=["hide-input"]
 METHODS = {
-    "DDP": None,
+    "DDP": "sums",
     f"mean of weights, H = {period}, 4 bits": mean_of_weights(period, 4),
     f"DiLoCo, H = {period}, 4 bits": diloco(period, 4),
     f"streaming, H = {period}, 4 bits": streaming(period, 4),
@@ -303,6 +422,7 @@ METHODS = {
     "mean of weights, H = 100, 4 bits": mean_of_weights(100, 4),
     f"mean of weights, H = {period}, 32 bits": mean_of_weights(period),
     f"mean of weights, H = {period}, 2 bits": mean_of_weights(period, 2),
+    "one site alone": "alone",
 }
 HEADLINE = list(METHODS)[:4]
 RECORD = "21_local_sgd"
@@ -342,14 +462,15 @@ charts.table(
                  "loss": "loss, nats a token", "above": "above DDP"}),
     caption=f"{swept['steps']} steps of two sites, {numbers:,} weights; means over the seeds",
     label="recorded",
-    formats={"sent by a site": size, "times fewer than DDP": ".0f", "loss, nats a token": ".3f",
-             "above DDP": "+.1%"},
+    formats={"sent by a site": size, "loss, nats a token": ".3f", "above DDP": "+.1%",
+             "times fewer than DDP": lambda n: f"{n:.0f}" if np.isfinite(n) else "–"},
 )  # fmt: skip
 
 # %% tags=["hide-input"]
-dots = runs.assign(
-    kind=[name.split(",")[0] for name in runs.method],
-    text=["DDP" if name == "DDP" else name.split(", ", 1)[1] for name in runs.method],
+dots = runs[runs.sent > 0]
+dots = dots.assign(
+    kind=[name.split(",")[0] for name in dots.method],
+    text=["DDP" if name == "DDP" else name.split(", ", 1)[1] for name in dots.method],
 )
 kinds = list(dict.fromkeys(dots.kind))
 mid = dots.groupby(["method", "kind", "text"], sort=False, as_index=False)[["sent", "loss"]].mean()
@@ -420,17 +541,28 @@ worst = max(HEADLINE[1:], key=lambda name: every[name])
 
 # %% tags=["hide-input"]
 rounds = swept["steps"] // period
+alone_above = every["one site alone"]
 charts.prose(
-    f"DiLoCo's authors train for many thousands of steps, with hundreds of rounds and an outer "
-    f"step tuned for them. Here there are {rounds}. A momentum of 0.9 remembers ten rounds, of "
-    "which the first were made when the model knew nothing and went far: it carries the weights "
-    "past where the sites wanted to go, and there is no time to come back. That the mean of "
-    "weights wins is true of short runs, and of no others. What is left of the distance to DDP "
-    f"does not come from silence: with exchanges every 5 steps it is "
-    f"{{recorded}}`{every['mean of weights, H = 5, 4 bits']:+.1%}`, every 100 "
-    f"{{recorded}}`{every['mean of weights, H = 100, 4 bits']:+.1%}` (one seed). A site that steps "
-    "alone steps by half of the rows, and AdamW makes steps of the same length of the noisier "
-    "gradient."
+    "DiLoCo's authors train for many thousands of steps, with hundreds of rounds and an outer step "
+    f"tuned for them. Here there are {rounds}. A momentum of 0.9 remembers ten rounds, of which "
+    "the first were made when the model knew nothing and went far: it carries the weights past "
+    "where the sites wanted to go, and there is no time to come back. That the mean of weights "
+    "wins is true of short runs, and of no others."
+)
+
+# %% tags=["hide-input"]
+by_period = {h: every[f"mean of weights, H = {h}, 4 bits"] for h in (5, period, 100)}
+by_bits = {b: every[f"mean of weights, H = {period}, {b} bits"] for b in (32, 4, 2)}
+charts.prose(
+    "Where does the rest of the distance to DDP come from? Not from bits: with 32, 4 and 2 of them "
+    "it is "
+    + ", ".join(f"{{recorded}}`{above:+.1%}`" for above in by_bits.values())
+    + f". With exchanges every 5, {period} and 100 steps it is "
+    + ", ".join(f"{{recorded}}`{above:+.1%}`" for above in by_period.values())
+    + f" (one seed but for H = {period}), and one site alone, that never hears of the other, ends "
+    f"{{recorded}}`{alone_above:+.1%}`. A site that steps by itself steps by half of the rows, and "
+    "AdamW makes steps of the same length of the noisier gradient: that is lost even if sites "
+    "speak often. What the exchange gives back is the difference to the site alone."
 )
 
 # %% [markdown]
@@ -504,14 +636,8 @@ def train(here, sizes, recipe, folder, rows, length, seed, method, steps, parts)
     return {"curve": curve, "digest": digest, **sent}
 
 
-def at_length(run, *calls, **cluster):
-    """Run on ranks what takes long, but only where the record is made; else read that."""
-    with mock.patch.dict(os.environ, {} if keep else {lab.cluster.MODE: "off"}):
-        return page.on_ranks(run, *calls, **cluster)
-
-
 # %% tags=["hide-input"]
-line = {"sites": [1, 1], "delay_s": delay_s, "rate_bps": rate_bps}
+line = {"sites": [1, 1], "delay_s": delay_s, "rate_bps": rate_bps, "queue_bytes": 16_000_000}
 task = {"sizes": sizes, "recipe": recipe, "folder": folder.name, "rows": rows, "length": length,
         "seed": 0}  # fmt: skip
 few = [
@@ -917,17 +1043,20 @@ charts.prose(
 
 # %% tags=["hide-input"]
 RATES = [10e9, 100e9, 400e9, 1.6e12, 10e12]
-PERIODS, WIDTHS, KM = [1, 5, 20, 100, 500], [32, 8, 4], [10, 100, 1000, 10_000]
+PERIODS, WIDTHS = [1, 5, 20, 100, 500], [32, 8, 4]
 grid = pd.DataFrame(
-    [(h, b, km) for h in PERIODS for b in WIDTHS for km in KM], columns=["H", "bits", "km"]
+    [(h, b, km) for h in PERIODS for b in WIDTHS for km in KM.astype(int).tolist()],
+    columns=["H", "bits", "km"],
 )
 grid = grid.merge(pd.DataFrame({"rate": RATES}), how="cross")
 sent = wan_bytes(weights, grid.H.to_numpy(), grid.bits.to_numpy(), block=256)
-grid["slow"] = step_s(sent, work_s, grid.rate.to_numpy(), grid.H.to_numpy(),
-                      delay_s=grid.km.to_numpy() * per_km_s) / work_s  # fmt: skip
+grid["slow"] = step_s(sent, job.step_s, grid.rate.to_numpy(), grid.H.to_numpy(),
+                      delay_s=grid.km.to_numpy() * per_km_s) / job.step_s  # fmt: skip
 ask = [
     alt.param(name="width", value=4, bind=alt.binding_select(options=WIDTHS, name="bits ")),
-    alt.param(name="far", value=1000, bind=alt.binding_select(options=KM, name="km ")),
+    alt.param(
+        name="far", value=1000, bind=alt.binding_select(options=KM.astype(int).tolist(), name="km ")
+    ),
 ]
 names = [format_rate(rate) for rate in RATES]
 grid["link"] = [format_rate(rate) for rate in grid.rate]

@@ -920,6 +920,39 @@ charts.table(
     formats={"time": format_time, "lost": lambda t: format_time(t) if t else "–", "loss": ".3f"},
 )
 
+# %% tags=["hide-input"]
+of = trouble.set_index(["method", "what happens"])
+for case in CASES:  # whatever happens to it, DDP ends where it would have ended
+    assert of.loc[("DDP", case), "as if nothing had happened"] == "to the bit"
+    assert of.loc[("DDP", case), "sites agree"] == "to the bit"
+for case in ("nothing", "site 1 slow", "site 1 cut off"):
+    assert of.loc[("mean of weights", case), "sites agree"] == "to the bit"
+by_ddp, by_local = (of.loc[way]["lost"].map(lambda t: format_time(max(t, 0.0), 2)) for way in WAYS)
+missed = of.loc[("mean of weights", "site 1 cut off"), "rounds missed"]
+cut_loss, calm_loss = (
+    of.loc[("mean of weights", case), "loss"] for case in ("site 1 cut off", "nothing")
+)
+charts.prose(
+    f"DDP loses {{recorded}}`{by_ddp['site 1 cut off']}` to a cut of 3 s. It waits, and then a "
+    "little longer: TCP tries again at ever longer intervals, and finds the line mended late. When "
+    "a site is killed, all go back to their last checkpoint, of which there is one every 20 steps: "
+    f"{{recorded}}`{by_ddp['site 1 killed']}` here, where a restart takes a second and not ten "
+    "minutes. But it ends each time with the very weights of a run in which nothing happened, to "
+    f"the bit. Local SGD loses {{recorded}}`{by_local['site 1 cut off']}` to the cut, most of it "
+    f"the hub's patience, and {{recorded}}`{by_local['site 1 killed']}` to the kill. Its sites "
+    f"speak of {missed} rounds that one of them missed, and the model is another one: its loss is "
+    f"{{recorded}}`{cut_loss:.3f}` where it was {{recorded}}`{calm_loss:.3f}`. A slow site costs "
+    f"both alike ({{recorded}}`{by_ddp['site 1 slow']}` and "
+    f"{{recorded}}`{by_local['site 1 slow']}`): the others wait for it, in each step or in each "
+    "round. With unequal sites the slow one should take fewer steps a round "
+    "(`Sites.run(pace=...)`)."
+)
+
+# %% [markdown]
+# A restart equals the uninterrupted run because a checkpoint holds all that decides what comes
+# next: weights, moments, what sites agreed on, the outer momentum, what each code owes, and what
+# was on its way. `tests/test_local_sgd.py` stops a run in the middle of all that and compares bits.
+
 # %% [markdown]
 # ## Model beside published
 #

@@ -538,7 +538,8 @@ charts.prose(
         "first finds the link empty, has its window open when the other arrives, and seems to keep "
         "more than half for a while. So it ends earlier, computes earlier, and is back earlier: "
         "the lead is kept, and may grow. How fast and how far differs from run to run. Some "
-        "propose to help: open the window wider, the more of its step a flow has sent {cite}`rajasekaran2024mltcp`."
+        "propose to help: open the window wider, the more of its step a flow has sent "
+        "{cite}`rajasekaran2024mltcp`."
         if slides
         else "Where shares are not quite fair the leader gains a little in each step; here they "
         "were fair enough. Some propose to help: open the window wider, the more of its step a "

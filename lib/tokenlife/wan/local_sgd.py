@@ -203,15 +203,31 @@ class Site:
         mine[part] = m.mix * mine[part] + (1 - m.mix) * self.agreed[part]
         return mine
 
-    def adopt(self, weights: np.ndarray, agreed: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    def adopt(
+        self,
+        weights: np.ndarray,
+        agreed: np.ndarray,
+        velocity: np.ndarray,
+        since: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Come (back) to the others: take what they agreed on, keep the way that one went.
+
+        Parameters
+        ----------
+        weights
+            This site's own now.
+        agreed, velocity
+            The others'.
+        since
+            This site's weights when it was last heard, if the others made an outer step with that
+            and it missed the step; by default it went all the way alone.
 
         Returns
         -------
         ndarray
             This site's new weights.
         """
-        went = np.asarray(weights, np.float32) - self.agreed
+        went = np.asarray(weights, np.float32) - (self.agreed if since is None else since)
         self.agreed, self.velocity = np.array(agreed), np.array(velocity)
         return self.agreed + went
 

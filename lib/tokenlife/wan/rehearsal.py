@@ -2,8 +2,8 @@
 
 :class:`Replica` is one site's training: a model, AdamW, and the rows of text that are its own. A
 step's rows follow from seed, site and step alone, so a run that stops goes on as if it had not.
-:class:`Sites` lets replicas step in turn and carries their messages (:mod:`tokenlife.wan.local_sgd`)
-at once, or τ steps late. Some may be away for a while, or slower than the others.
+:class:`Sites` lets replicas step in turn and carries the messages of
+:mod:`tokenlife.wan.local_sgd` at once, or τ steps late. Some may be away for a while, or slower.
 
 Left out: time. What a step costs on which link is :mod:`tokenlife.wan.local_time`'s.
 """

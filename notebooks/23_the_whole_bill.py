@@ -288,12 +288,14 @@ alt.layer(
 )  # fmt: skip
 
 # %% tags=["hide-input"]
-table = points.pivot_table("bits", "level", ["job", "label"], sort=False).reset_index()
-table.columns = ["level", "small, modelled", f"small, {label}", "405B, modelled"][: table.shape[1]]
+words = {"modelled": "small, modelled", str(label): f"small, {label}"}
+columns = {words[how]: points[(points.job == first) & (points.label == how)] for how in words}
+columns["405B, modelled"] = points[points.job != first]
+table = pd.DataFrame({"level": LEVELS} | {name: c.bits.tolist() for name, c in columns.items()})
 charts.table(
     table, caption="Bits for a token at each level",
-    label={"small, modelled": "modelled", f"small, {label}": label, "405B, modelled": "modelled"},
-    formats=dict.fromkeys(table.columns[1:], bits),
+    label=dict(zip(columns, ["modelled", label, "modelled"], strict=True)),
+    formats=dict.fromkeys(columns, bits),
 )  # fmt: skip
 
 # %% tags=["hide-input"]
@@ -331,6 +333,7 @@ for system in systems():
         {"system": system.name, "axis": axis, "bits": sums["card_bits_per_token"]}
         for axis, sums in account.per_axis().items()
     ]
+    assert not account.card_bits("tp")  # all lay it inside a node
     if taken:
         levels = {level.name: level for level in account.levels()}
         terms = {t.name: t.bytes_ for level in levels.values() for t in level.terms}
@@ -404,9 +407,11 @@ trained, served = (seen[seen.does == what].taken for what in ("trains", "serves"
 charts.prose(
     f"Training costs {{modelled}}`{bits(trained.min())}` to {{modelled}}`{bits(trained.max())}` "
     f"for a token, serving {{modelled}}`{bits(served.min())}` to "
-    f"{{modelled}}`{bits(served.max())}`. {' and '.join(idle)} sends nothing past its node. The widest range is that of {wide.system}, "
-    f"a factor of {{modelled}}`{wide.factor:.0f}`, and what is not known there is a single flag: "
-    f"{wide.unknown}. A published check: DistServe gives the cache of 512 tokens of OPT 66B as "
+    f"{{modelled}}`{bits(served.max())}`. {' and '.join(idle)} sends nothing past its node. The "
+    f"widest range is that of {wide.system}, a factor of {{modelled}}`{wide.factor:.0f}`. Not known "
+    f"there: {wide.unknown}. One flag does most of it: whether gradients are scattered once a step, "
+    "or after each micro-batch. [Chapter 7](07_data_parallel.ipynb) takes the dearer way for Llama "
+    "3. A published check: DistServe gives the cache of 512 tokens of OPT 66B as "
     f"{{published}}`{told.value}` GiB; the account moves {{modelled}}`{ours:.3f}` GiB "
     f"({ours / float(told.value) - 1:+.1%})."
 )
@@ -451,9 +456,11 @@ alt.Chart(axes).mark_bar().encode(
 spent = pd.DataFrame(spent)
 parts = list(spent.columns[1:])
 assert (abs(spent[parts].sum(axis=1) - 1) < 1e-9).all()
+some = ["GPT 145.6B, 1,536 A100s", herd.name, "GPT-3 175B, 12,288 A100s",
+        "DeepSeek-V3 writes, 144 H800s"]  # fmt: skip
 charts.table(
-    spent,
-    caption="What the links carry: payload on its first link and further ones, and its packets",
+    spent[spent.system.isin(some)],
+    caption="What the links carry: payload on its first link and on others, and what packets add",
     label=dict.fromkeys(parts, "modelled"),
     formats=dict.fromkeys(parts, ".1%"),
 )
@@ -613,14 +620,14 @@ if keep:
 #
 # ```{exercise}
 # :label: bill-zero
-# Why does the tensor-parallel axis of every system above send no bit out of a card, and still cost
-# more than all others together? Where do you see it?
+# In no system above does tensor parallelism send a bit out of a card. Where there is any, it still
+# says more than all other axes together. How, and where do you see it?
 # ```
 #
 # ```{solution} bill-zero
 # :class: dropdown
-# All lay tensor parallelism inside a node. It is the column "in nodes", and the largest minus of
-# the ledger. On GPUs without such links it would be the bill.
+# All lay it inside a node. It is most of the column "in nodes", and the minus of the ledger. On
+# GPUs without such links it would be the bill.
 # ```
 #
 # ```{exercise}
@@ -631,10 +638,10 @@ if keep:
 #
 # ```{solution} bill-own
 # :class: dropdown
-# Gradients are all that must leave a node, so let fewer copies sum them: with `dp=16,tp=8` about 16
-# copies' worth crosses for 8 million tokens. `tokenlife trace --cluster dgx-h100 --model
-# llama-3.1-8b --plan dp=16,tp=8,zero=1,sequence_parallel=1,sequence=8192,global_batch=1024` shows it.
-# The price stands in the column "in nodes": tensor parallelism says much more, on faster links.
+# Gradients are all that must leave a node, so let fewer copies sum them: `dp=16,tp=8,zero=1` with
+# `sequence_parallel=1,sequence=8192,global_batch=1024`. About 15 copies' worth of gradients and of
+# weights crosses for 8 million tokens; `tokenlife trace` with that plan shows it. The price stands
+# in the column "in nodes": tensor parallelism says much more, on faster links.
 # ```
 #
 # ## Where the token goes next

@@ -13,17 +13,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_parallel import MIXTURE, SMALL, jobs
 from tokenlife import cli
-from tokenlife.catalog import model_names, running
+from tokenlife.catalog import model_names, read_reference, running
 from tokenlife.collectives import ScheduleError, build
+from tokenlife.costs import count_parameters
 from tokenlife.jobs import trace
 from tokenlife.jobs.account import CACHE, Serving, frame, serving, training, writes
 from tokenlife.jobs.cluster import Cluster, Level
 from tokenlife.jobs.messages import census, payload
+from tokenlife.jobs.systems import systems
 from tokenlife.jobs.traffic import AXES, rows, sweep
 from tokenlife.ledger import BALANCED, LEVELS, Ledger
 from tokenlife.ledger import Level as Of
 from tokenlife.network import place, single_switch
-from tokenlife.parallel import Plan, PlanError, communication
+from tokenlife.parallel import Plan, PlanError, communication, shards
 from tokenlife.parallel.inference import kv_bytes, pass_ops
 from tokenlife.transformer import ModelConfig
 from tokenlife.wire import tcp_over_ethernet
@@ -310,6 +312,51 @@ def test_what_cannot_be_counted_is_refused():
         training(SMALL, Plan(dp=2, sequence=8), star, Stack("tcp", 1500), {"all_reduce": "square"})
 
 
+# ---- known systems ------------------------------------------------------------------------------
+
+KNOWN = {system.name: system for system in systems()}
+
+
+def test_there_are_a_dozen_systems_with_a_source_and_what_is_not_known():
+    assert len(KNOWN) >= 12
+    assert {bool(s.asked) for s in KNOWN.values()} == {True, False}
+    for system in KNOWN.values():
+        assert system.source and system.unknown and system.layout in ("published", "taken here")
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_system_closes_as_it_is_taken_and_as_it_may_be(name):
+    system = KNOWN[name]
+    for account in system.possible():
+        close(account)
+    hold(system.account())
+    taken, least, most = system.card_bits_per_token
+    assert 0 <= least <= taken <= most
+    assert system.account().card_bits() / system.account().tokens == taken
+
+
+def test_known_systems_have_the_ranks_and_tokens_that_their_papers_print():
+    deepseek = KNOWN["DeepSeek-V3, 2,048 H800s"]
+    assert deepseek.plans[0].world == 2048
+    table = read_reference("05_deepseek_v3")
+    printed = table[table.quantity == "tokens/day / 86400 * 19.926"].value.astype(float).item()
+    assert deepseek.account().tokens == pytest.approx(printed, rel=1e-3)
+    herd = KNOWN["Llama 3 405B, 16,384 H100s"]
+    assert herd.plans[0].world == running()["big"]["gpus"]
+    assert herd.account().tokens == 2**24  # "16M tokens per batch", Table 4
+    scale = KNOWN["GPT-3 175B, 12,288 A100s"]
+    assert scale.plans[0].world == scale.cluster.gpus
+
+
+def test_a_dense_model_s_gradients_cost_what_arithmetic_says():
+    """Llama 3: reduce-scatter of 4 and all-gather of 2 bytes a weight, in each of 128 shards."""
+    herd = KNOWN["Llama 3 405B, 16,384 H100s"]
+    sent = herd.account().levels("dp")[1].bytes_
+    held = sum(sum(shards.hold(herd.config, herd.plans[0], s).parameters()) for s in range(16))
+    assert sent == 8 * 127 * 6 * held
+    assert 8 * held == pytest.approx(count_parameters(herd.config), rel=1e-3)
+
+
 # ---- the command --------------------------------------------------------------------------------
 
 CALLS = [
@@ -358,7 +405,9 @@ def test_the_page_stands_alone_and_is_marked_up_for_all(tmp_path):
     assert cli.main(["trace", "--html", str(file)]) == 0
     text, tags = file.read_text(), Tags()
     tags.feed(text)
-    assert not tags.seen["script"] and not tags.seen["img"] and not re.search(r"https?:|url\(", text)
+    assert (
+        not tags.seen["script"] and not tags.seen["img"] and not re.search(r"https?:|url\(", text)
+    )
     assert not [a for a in tags.attributes if a[1] in ("src", "href")]
     assert tags.seen["h1"] == tags.seen["main"] == tags.seen["title"] == 1
     assert tags.seen["caption"] == tags.seen["table"] == 2

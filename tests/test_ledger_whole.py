@@ -17,7 +17,8 @@ from tokenlife.catalog import model_names, read_reference, running
 from tokenlife.collectives import ScheduleError, build
 from tokenlife.costs import count_parameters
 from tokenlife.jobs import trace
-from tokenlife.jobs.account import CACHE, Serving, frame, serving, training, writes
+from tokenlife.jobs.account import CACHE, frame, writes
+from tokenlife.jobs.bills import Serving, serving, training
 from tokenlife.jobs.cluster import Cluster, Level
 from tokenlife.jobs.messages import census, payload
 from tokenlife.jobs.systems import systems

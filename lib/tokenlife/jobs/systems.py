@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 from tokenlife.catalog import read_systems
-from tokenlife.jobs.account import Account, Serving, serving, training
+from tokenlife.jobs.account import Account
+from tokenlife.jobs.bills import Serving, serving, training
 from tokenlife.jobs.cluster import Cluster
 from tokenlife.jobs.published import runs
 from tokenlife.jobs.step import step
@@ -63,7 +64,7 @@ class System:
         plan
             Fields of the plan that are other.
         mtu, transport, algorithms
-            As in :func:`~tokenlife.jobs.account.training`.
+            As in :func:`~tokenlife.jobs.bills.training`.
         base
             The layout to change; the first where none is given.
         asked

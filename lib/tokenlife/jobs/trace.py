@@ -3,7 +3,7 @@
 Training: every sequence of the step is the text, or, where the plan gives a length, a sequence that
 holds it. Serving: the text is the prompt of each request. From text to operations each level is the
 text's own, or the model's; from communication on it is the whole job's
-(:mod:`tokenlife.jobs.account`). Everything here is modelled; the text's ids are exact.
+(:mod:`tokenlife.jobs.bills`). Everything here is modelled; the text's ids are exact.
 
 The network is a cluster of ``data/hardware/``, or one switch with a link to each rank.
 
@@ -19,7 +19,8 @@ from tokenlife.collectives import ring_all_reduce
 from tokenlife.costs import StageCost, count_parameters, forward_stages
 from tokenlife.costs.memory import kv_bytes_per_token
 from tokenlife.errors import TokenlifeError
-from tokenlife.jobs.account import Account, Serving, serving, training
+from tokenlife.jobs.account import Account
+from tokenlife.jobs.bills import Serving, serving, training
 from tokenlife.jobs.cluster import Cluster
 from tokenlife.jobs.cluster import Level as NetworkLevel
 from tokenlife.ledger import Ledger, Level
@@ -80,6 +81,7 @@ class Trace:
     def to_dict(self) -> dict:
         """Return what scripts read: ``levels``, ``wire_bits_per_token`` and the job itself."""
         tokens, wire = self.tokens_per_step, self.ledger["bits"].bytes_
+        ethernet = self.account.stack.transport != "ib"  # whose line codes are those we have
         return {
             "text": self.encoding.text,
             "model": self.config.name,
@@ -98,8 +100,10 @@ class Trace:
             "wire_bits_per_token": self.wire_bits_per_token,
             "card_bits_per_token": self.account.card_bits() / tokens,
             "node_bytes_per_token": self.account.node_bytes() / tokens,
-            "line_code": line_code(self.rate_bps).name,
-            "line_bits_per_token": float(line_bits(wire, self.rate_bps)) / tokens,
+            "line_code": line_code(self.rate_bps).name if ethernet else None,
+            "line_bits_per_token": float(line_bits(wire, self.rate_bps)) / tokens
+            if ethernet
+            else None,
             "communication_s": self.communication_s,
             "label": "modelled",
         }

@@ -126,7 +126,7 @@ print(small.ledger)
 known = {system.name: system for system in systems()}
 herd = known["Llama 3 405B, 16,384 H100s"]
 big = trace(sentence, running()["big"]["model"], herd.plans[0], cluster="llama3-24k")
-assert big.account.levels() == herd.account().levels()
+assert big.account.levels() == herd.taken.levels()
 names = {term.name for level in big.ledger.levels for term in level.terms}
 rows = []
 for level in big.ledger.levels:
@@ -322,7 +322,7 @@ charts.prose(
 found, shares, spent = [], [], []
 for system in systems():
     taken, least, most = system.card_bits_per_token
-    account = system.account()
+    account = system.taken
     found.append(
         {"system": system.name, "does": "serves" if system.asked else "trains", "taken": taken,
          "least": least, "most": most,
@@ -400,7 +400,7 @@ charts.table(
 told = read_reference("12_inference")
 told = told[(told.quantity == "kv_bytes") & (told.model == "opt-66b")].iloc[0]
 opt = known["OPT 66B, cache moved"]
-ours = opt.account().levels("kv")[0].bytes_ / opt.plans[0].micro_batch / 2**30
+ours = opt.taken.levels("kv")[0].bytes_ / opt.plans[0].micro_batch / 2**30
 wide = seen.assign(factor=seen.most / seen.least).sort_values("factor").iloc[-1]
 idle = found[found.taken == 0].system.tolist()
 trained, served = (seen[seen.does == what].taken for what in ("trains", "serves"))
@@ -537,7 +537,7 @@ charts.prose(
 # %% tags=["hide-input"]
 grid = []
 for system in systems():
-    account = system.account()
+    account = system.taken
     for level in account.levels():
         grid.append((system.name, level.name, 8 * level.bytes_ / account.tokens))
     grid.append((system.name, "out of cards", account.card_bits() / account.tokens))

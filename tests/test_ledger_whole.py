@@ -330,10 +330,10 @@ def test_a_known_system_closes_as_it_is_taken_and_as_it_may_be(name):
     system = KNOWN[name]
     for account in system.possible():
         close(account)
-    hold(system.account())
+    hold(system.taken)
     taken, least, most = system.card_bits_per_token
     assert 0 <= least <= taken <= most
-    assert system.account().card_bits() / system.account().tokens == taken
+    assert system.taken.card_bits() / system.taken.tokens == taken
 
 
 def test_known_systems_have_the_ranks_and_tokens_that_their_papers_print():
@@ -341,10 +341,10 @@ def test_known_systems_have_the_ranks_and_tokens_that_their_papers_print():
     assert deepseek.plans[0].world == 2048
     table = read_reference("05_deepseek_v3")
     printed = table[table.quantity == "tokens/day / 86400 * 19.926"].value.astype(float).item()
-    assert deepseek.account().tokens == pytest.approx(printed, rel=1e-3)
+    assert deepseek.taken.tokens == pytest.approx(printed, rel=1e-3)
     herd = KNOWN["Llama 3 405B, 16,384 H100s"]
     assert herd.plans[0].world == running()["big"]["gpus"]
-    assert herd.account().tokens == 2**24  # "16M tokens per batch", Table 4
+    assert herd.taken.tokens == 2**24  # "16M tokens per batch", Table 4
     scale = KNOWN["GPT-3 175B, 12,288 A100s"]
     assert scale.plans[0].world == scale.cluster.gpus
 
@@ -352,7 +352,7 @@ def test_known_systems_have_the_ranks_and_tokens_that_their_papers_print():
 def test_a_dense_model_s_gradients_cost_what_arithmetic_says():
     """Llama 3: reduce-scatter of 4 and all-gather of 2 bytes a weight, in each of 128 shards."""
     herd = KNOWN["Llama 3 405B, 16,384 H100s"]
-    sent = herd.account().levels("dp")[1].bytes_
+    sent = herd.taken.levels("dp")[1].bytes_
     held = sum(sum(shards.hold(herd.config, herd.plans[0], s).parameters()) for s in range(16))
     assert sent == 8 * 127 * 6 * held
     assert 8 * held == pytest.approx(count_parameters(herd.config), rel=1e-3)

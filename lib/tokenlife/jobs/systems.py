@@ -77,9 +77,15 @@ class System:
             return training(*where, algorithms)
         return serving(*where, replace(self.asked, **asked), algorithms)
 
+    @cached_property
+    def taken(self) -> Account:
+        """The account of the first layout."""
+        return self.account()
+
     def possible(self) -> Iterator[Account]:
         """Yield the accounts of all that it may be, the one that is taken first."""
-        for base in self.plans:
+        yield self.taken
+        for base in self.plans[1:]:
             yield self.account(base=base)
         for change in self.vary:
             yield self.account(**change)

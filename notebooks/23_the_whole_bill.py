@@ -314,9 +314,9 @@ charts.prose(
 # ## Wire bits for a token, system by system
 #
 # `data/reference/23_systems.toml` holds systems that others have described, each with its source.
-# What a source does not say is varied, and the least and the most are drawn. Counted is what leaves
-# network cards, headers and acknowledgements included; hops inside the network are not, since few
-# papers say how many there are.
+# What a source does not say is varied, and the least and the most are drawn. Counted as
+# {term}`wire bits per token` is what leaves network cards, headers and acknowledgements included;
+# hops inside the network are not, since few papers say how many there are.
 
 # %% tags=["hide-input"]
 found, shares, spent = [], [], []

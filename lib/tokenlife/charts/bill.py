@@ -17,13 +17,14 @@ body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 max-width:62rem;padding:0 1rem}
 table{border-collapse:collapse;width:100%}caption{text-align:left;padding:.5rem 0}
 th,td{padding:.2rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
-th.n,td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+th.n{text-align:right}
+td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 tr.term th{font-weight:400;padding-left:1.8rem}tr.term{font-size:.9em}
 .scale{position:relative;height:1.1rem;min-width:9rem;border-bottom:1px solid var(--line)}
 .scale i{position:absolute;top:.25rem;width:.7rem;height:.7rem;margin-left:-.35rem;
 border-radius:50%;background:var(--dot)}
 .wide{overflow-x:auto}@media(max-width:40rem){.how{display:none}th,td{padding:.2rem .3rem}
-.scale{min-width:4rem}}
+.scale{min-width:2rem}td.n{white-space:normal}table{font-size:.85rem}}
 """.replace("\n", "")
 
 
@@ -78,8 +79,8 @@ def page(job: dict) -> str:
 <div class=wide role=region tabindex=0 aria-label="Ledger"><table>
 <caption>From words to bits. The dots stand on a logarithmic scale from 1 B to
 {format_bytes(10**decades)}.</caption>
-<thead><tr><th scope=col>level<th scope=col class=n>bytes<th scope=col>size<th scope=col class=how>how
-</tr></thead><tbody>{"".join(rows)}</tbody></table></div>
+<thead><tr><th scope=col>level<th scope=col class=n>bytes<th scope=col>size
+<th scope=col class=how>how</tr></thead><tbody>{"".join(rows)}</tbody></table></div>
 <div class=wide role=region tabindex=0 aria-label="By axis"><table>
 <caption>By axis of parallelism</caption>
 <thead><tr><th scope=col>axis<th scope=col class=n>messages<th scope=col class=n>in nodes

@@ -243,7 +243,7 @@ charts.prose(
 # an arbitrary zero would say nothing.
 
 # %% tags=["hide-input"]
-jobs = {"two ranks, 1 million weights": small, "16,384 GPUs, 405 billion weights": big}
+jobs = {"running-gpt, 2 ranks": small, "Llama 3.1 405B, 16,384 GPUs": big}
 points = []
 for name, job in jobs.items():
     for level in job.ledger.levels:
@@ -258,7 +258,7 @@ for name, value in measured.items():
 points = pd.DataFrame(points, columns=["job", "level", "bits", "label"])
 points["shown"] = points.bits.map(format_bits)
 points["place"] = points.level.map(LEVELS.index)
-colours = alt.Color("job:N", sort=list(jobs), title=None).scale(
+colours = alt.Color("job:N", sort=list(jobs), title=None, legend=alt.Legend(labelLimit=300)).scale(
     range=[PALETTE["blue"], PALETTE["orange"]]
 )
 line = alt.Chart(points).encode(
@@ -268,6 +268,7 @@ line = alt.Chart(points).encode(
     colours, tooltip=["job:N", "level:N", "label:N", "shown:N"],
 )  # fmt: skip
 small_bits, big_bits = (job.wire_bits_per_token for job in jobs.values())
+typed = [8 * job.encoding.n_bytes / job.encoding.n_tokens for job in jobs.values()]
 said = "; ".join(
     f"{job}: " + ", ".join(f"{r.level} {r.shown}" for r in rows_.itertuples())
     for job, rows_ in points[points.label == "modelled"].groupby("job", sort=False)
@@ -279,8 +280,8 @@ alt.layer(
     line.transform_filter("datum.label != 'modelled'")
     .mark_point(size=190, filled=False, shape="square", strokeWidth=1.6),
 ).properties(
-    title=f"A token of {8 * small.encoding.n_bytes / small.encoding.n_tokens:.0f} bits puts "
-    f"{format_bits(small_bits)} or {format_bits(big_bits)} on wires",
+    title=f"A token of {typed[0]:.0f} or {typed[1]:.0f} bits puts {format_bits(small_bits)} or "
+    f"{format_bits(big_bits)} on wires",
     description="Bits for a token at each level from text to bits, on a logarithmic axis, for the "
     "small job (modelled, and measured as squares around the points) and for Llama 3.1 405B. "
     + said,
@@ -431,6 +432,12 @@ words = {"dp": "data", "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": 
          "kv": "moved cache"}  # fmt: skip
 axes["axis"] = axes.axis.map(words)
 used = [word for word in words.values() if word in set(axes.axis)]
+first_axis = axes.loc[axes.groupby("system").share.idxmax()].set_index("system").axis
+for system in systems():  # what the title says
+    if system.name in first_axis:
+        mixed = {"expert"} if system.config.moe else {"moved cache"}
+        dense = {"data", "pipeline", "context"}
+        assert first_axis[system.name] in (mixed if system.asked or system.config.moe else dense)
 alt.Chart(axes).mark_bar().encode(
     alt.Y("system:N", sort=order, title=None, axis=alt.Axis(labelLimit=260)),
     alt.X("share:Q", title="share of the bits out of network cards", axis=alt.Axis(format="%"),

@@ -366,6 +366,7 @@ CALLS = [
      "--cluster", "dgx-h100"],
     ["--model", "llama-3.1-8b", "--plan", "tp=8,micro_batch=4", "--cluster", "dgx-h100",
      "--serve", "--new", "8", "--move-cache"],
+    ["--model", "deepseek-v3", "--plan", "dp=2", "--vocabulary", "deepseek"],
     ["--plan", "dp=4", "--algorithm", "all_reduce=halving_doubling", "--mtu", "9000"],
 ]  # fmt: skip
 

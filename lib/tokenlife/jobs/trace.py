@@ -8,7 +8,7 @@ text's own, or the model's; from communication on it is the whole job's
 The network is a cluster of ``data/hardware/``, or one switch with a link to each rank.
 
 Left out: when the bytes cross. Only of plain data parallelism on one switch is the time told, that
-of its one all-reduce.
+of its all-reduce.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Trace:
     rate_bps
         Of the outermost links.
     communication_s
-        Seconds of the one all-reduce of plain data parallelism on one switch, else None.
+        Seconds of the all-reduce of plain data parallelism on one switch, else None.
     """
 
     encoding: Encoding
@@ -247,8 +247,10 @@ def _derived(
 
 
 def _ring_seconds(account: Account, rate_bps: float) -> float:
-    """Return the time of one ring all-reduce: each round waits for its longest block."""
-    (row,) = account.rows
-    rounds = len(ring_all_reduce(row.group_size).rounds)
-    block = -(-row.demand.items // row.group_size) * row.demand.item_bytes
-    return rounds * 8 * account.stack.frame(block).wire_bytes / rate_bps
+    """Return the time of ring all-reduces in turn: each round waits for its longest block."""
+    seconds = 0.0
+    for row in account.rows:
+        rounds = len(ring_all_reduce(row.group_size).rounds) * row.demand.count
+        block = -(-row.demand.items // row.group_size) * row.demand.item_bytes
+        seconds += rounds * 8 * account.stack.frame(block).wire_bytes / rate_bps
+    return seconds

@@ -231,7 +231,11 @@ charts.prose(
     f"{{modelled}}`{headers:,}`. Each byte of payload was seen "
     f"on two links. Of {{modelled}}`{model_acks:,}` acknowledgements, one for every second "
     f"segment, {{{label}}}`{acks:,}` came: "
-    + ("a busy receiver merges them. " if acks < model_acks else "none were merged. ")
+    + (
+        "where data goes the same way it carries them, and a busy receiver merges some. "
+        if acks < model_acks
+        else "none was merged. "
+    )
     + f"The largest error of any level is {{modelled}}`{worst:.1%}`."
 )
 
@@ -474,12 +478,17 @@ charts.table(
 
 # %% tags=["hide-input"]
 added = spent.headers + spent.acknowledgements + spent.gaps
+coded = big.to_dict()
+coded = {"rate": big.rate_bps / 1e9, "name": coded["line_code"],
+         "bits": coded["line_bits_per_token"]}  # fmt: skip
 tiny = 1 - small.ledger["flows"].bytes_ / small.ledger["bits"].bytes_
 charts.prose(
     f"Packets add {{modelled}}`{added.min():.1%}` to {{modelled}}`{added.max():.1%}`: RDMA's large "
     "packets and large messages leave little to win there. (In the small job, with TCP at an MTU "
     f"of 1500, it is {{modelled}}`{tiny:.1%}`.) Most of what the links carry is the same payload "
-    "again, one hop on. The bill is made further up: in what must be said at all."
+    "again, one hop on. The bill is made further up: in what must be said at all. Beneath the last "
+    f"level a line of {coded['rate']:g} Gbit/s codes its bits ({coded['name']}): "
+    f"{{modelled}}`{bits(big_bits)}` become {{modelled}}`{bits(coded['bits'])}`."
 )
 
 # %% [markdown]

@@ -36,7 +36,7 @@ class Messages(NamedTuple):
     Attributes
     ----------
     axis, kind, phase
-        As in :class:`~tokenlife.parallel.CommOp`.
+        As in :class:`~tokenlife.parallel.ops.CommOp`.
     level
         Of the cluster: the innermost that holds both ends.
     links
@@ -75,7 +75,7 @@ def census(kind: str, name: str, ranks: int, items: int, item_bytes: int) -> tup
 
     Returns
     -------
-    src, dst, bytes_, count
+    src, dst, size, count
         Places in the group, from ``ranks`` on switches; shape (pairs and sizes,) each.
 
     Raises

@@ -91,6 +91,13 @@ def test_a_send_goes_to_the_next_stage_and_comes_back(plan):
         }
 
 
+def test_a_plan_of_any_size_is_read_or_refused_at_once():
+    """To write all divisors down, as was done once, takes minutes for such numbers."""
+    Plan(dp=10**9 + 7)
+    with pytest.raises(PlanError, match="does not divide tp × cp × dp = 1; 1 would"):
+        Plan(ep=10**12)
+
+
 def test_llama_3_counts_pipeline_before_data():
     plan = Plan(tp=8, pp=16, dp=128, order=("tp", "cp", "pp", "dp"))
     assert plan.groups("pp")[0] == tuple(range(0, 128, 8))

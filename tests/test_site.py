@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from pypdf import PdfReader
+from tokenlife.charts import bill
+from tokenlife.jobs import trace
 from tokenlife.publish.layout import Book
 from tokenlife.publish.site.pdf import print_pages
 
@@ -214,6 +216,15 @@ def test_the_theme_button_turns_charts_too(browser, served):
         before = page.evaluate(ink)
         page.evaluate("() => { document.documentElement.dataset.theme = 'dark'; }")
         assert page.evaluate(ink) != before
+
+
+@pytest.mark.parametrize("theme, width", [("light", 1200), ("dark", 420)])
+def test_a_bill_that_stands_alone(browser, tmp_path, theme, width):
+    (tmp_path / "bill.html").write_text(bill.page(trace("some words").to_dict()), encoding="utf-8")
+    settings = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
+    with open_page(browser, tmp_path.as_uri(), "bill", **settings) as page:
+        assert page.locator("tbody tr.level").count() == 9
+        assert page.evaluate(SCROLL) <= 0 and serious(page) == []
 
 
 def test_axe_can_find_something(browser, served):

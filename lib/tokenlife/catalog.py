@@ -202,6 +202,18 @@ def read_reference(name: str) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
+def read_systems() -> tuple[dict, list[dict]]:
+    """Read the known systems of chapter 23: clusters of their own, and the systems.
+
+    Examples
+    --------
+    >>> len(read_systems()[1]) >= 12
+    True
+    """
+    table = _toml("reference/23_systems.toml")
+    return dict(table["cluster"]), list(table["system"])
+
+
 def record_names() -> list[str]:
     """List the recorded measurements of ``data/results/``."""
     return sorted(path.stem for path in (data_dir() / "results").glob("*.json"))

@@ -135,12 +135,13 @@ class Ledger:
         return 8 * self.levels[-1].bytes_
 
     def to_list(self) -> list[dict]:
-        """Return the levels as JSON-ready dictionaries, overheads by name."""
+        """Return the levels as JSON-ready dictionaries, overheads and their reasons by name."""
         return [
             {
                 "level": level.name,
                 "bytes": level.bytes_,
                 "overheads": {term.name: term.bytes_ for term in level.terms},
+                "why": {term.name: term.why for term in level.terms},
                 "how": level.how,
                 "label": str(level.label),
             }

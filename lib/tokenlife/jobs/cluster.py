@@ -20,8 +20,8 @@ from tokenlife.provenance import machine
 
 MEASURED = "measured"
 _ACCELERATOR = ("peak_flops", "memory_bytes", "memory_Bps", "power_w")
-_CLUSTER = ("title", "accelerator", "gpus", "levels", "source")
-_LEVEL = ("name", "gpus", "Bps", "latency_s", "oversubscription", "source")
+_CLUSTER = ("title", "accelerator", "gpus", "levels", "transport", "source")
+_LEVEL = ("name", "gpus", "Bps", "latency_s", "oversubscription", "links", "source")
 
 
 class ClusterError(TokenlifeError, ValueError):
@@ -44,6 +44,8 @@ class Level:
         Of a small message.
     oversubscription
         Rate of the units inside over that of the links between them.
+    links
+        That a message crosses on its way to a GPU in another of the units inside.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Level:
     latency_s: float
     oversubscription: float = 1.0
     source: str = ""
+    links: int = 2
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ class Cluster:
     memory_bytes, memory_Bps, power_w
         Of one GPU; power is 0 where it is not known.
     levels
-        The levels.
+        The levels; the innermost of several is a node, whose links are no network.
+    transport
+        What the network carries packets by: a name of ``tokenlife.wire.stack.TRANSPORTS``.
 
     Examples
     --------
@@ -87,6 +92,7 @@ class Cluster:
     power_w: float
     levels: tuple[Level, ...]
     source: str = ""
+    transport: str = "tcp"
 
     def __hash__(self) -> int:
         return hash((self.name, self.gpus, self.levels))
@@ -133,7 +139,7 @@ or one of: deepseek-h800, dgx-a100-selene, dgx-h100, llama3-24k, this-machine
         for row in rows:
             _fields(row, _LEVEL, f"{name}, a level", ("name", "gpus", "Bps", "latency_s"))
             level = Level(**row)
-            _above(level, ("gpus", "Bps", "oversubscription"), f"{name}, {level.name}")
+            _above(level, ("gpus", "Bps", "oversubscription", "links"), f"{name}, {level.name}")
             if not _number(level.latency_s) or level.latency_s < 0:
                 raise ClusterError(f"{name}, {level.name}: latency_s must be 0 or more seconds")
             if levels and (level.gpus <= levels[-1].gpus or level.gpus % levels[-1].gpus):
@@ -144,6 +150,7 @@ or one of: deepseek-h800, dgx-a100-selene, dgx-h100, llama3-24k, this-machine
             levels.append(level)
         numbers = {key: chip.get(key, 0) for key in _ACCELERATOR}
         text = {key: str(table.get(key, "")) for key in ("title", "source")}
+        text["transport"] = str(table.get("transport", cls.transport))
         made = cls(name=name, gpus=table["gpus"], levels=tuple(levels), **numbers, **text)
         _above(made, ("gpus", "memory_bytes", "memory_Bps"), name)
         if made.gpus != levels[-1].gpus:
@@ -207,9 +214,9 @@ def _number(value: object) -> bool:
 def _above(thing: object, names: tuple[str, ...], where: str) -> None:
     for name in names:
         value = getattr(thing, name)
-        whole = name == "gpus" and type(value) is not int
+        whole = name in ("gpus", "links") and type(value) is not int
         if whole or not _number(value) or not 0 < value < float("inf"):
-            kind = "whole number" if name == "gpus" else "number"
+            kind = "whole number" if name in ("gpus", "links") else "number"
             raise ClusterError(f"{where}: {name} must be a {kind} above 0, not {value!r}")
 
 

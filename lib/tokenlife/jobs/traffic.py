@@ -10,7 +10,7 @@ of the algorithm's messages, and every link as a network: that some ranks share 
 placement to say. Left out: acknowledgements, and what ``tokenlife.parallel`` leaves out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import NamedTuple
 
@@ -128,9 +128,18 @@ def rows(
         If the model cannot be laid out so.
     """
     plan.check(config)
+    return collect(plan, lambda stage: demands(config, plan, stage), algorithms)
+
+
+def collect(
+    plan: Plan,
+    ask: Callable[[int], Iterable[Demand]],
+    algorithms: Mapping[str, str] = ALGORITHMS,
+) -> tuple[Row, ...]:
+    """List what moves of what each stage asks for; what several stages ask for alike is one row."""
     stages: dict[Demand, list[int]] = {}
     for stage in range(plan.pp):
-        for d in demands(config, plan, stage):
+        for d in ask(stage):
             if d.moves(plan):
                 d = replace(d, items=int(d.items), count=int(d.count))
                 stages.setdefault(d, []).append(stage)

@@ -108,19 +108,26 @@ class Ranks:
         PlanError
             If no group has this name.
         """
-        if group in _STEP:
-            return tuple(dict.fromkeys(self.group(group, rank) for rank in range(self.world)))
         ranks = np.arange(self.world)
+        if group in _STEP:
+            pairs = np.stack(self._pair(group, ranks), axis=1)
+            pairs = np.unique(pairs, axis=0) if group == "ends" else pairs
+            return tuple(map(tuple, pairs.tolist()))
         members = np.lexsort((ranks, self._leader(group, ranks))).reshape(-1, self.size(group))
         return tuple(map(tuple, members.tolist()))
 
-    def group(self, group: str, rank: int) -> tuple[int, ...]:
-        """Return the group of this name that a rank belongs to; of a send: sender, receiver."""
+    def _pair(self, group: str, rank):
+        """Return who sends and who receives where these ranks take part; takes arrays."""
         at = self.coordinates(rank)
         if group == "ends":
             return tuple(self._rank(at | {"pp": stage}) for stage in (0, self.pp - 1))
+        axis, step = _STEP[group]
+        return rank, self._rank(at | {axis: (at[axis] + step) % getattr(self, axis)})
+
+    def group(self, group: str, rank: int) -> tuple[int, ...]:
+        """Return the group of this name that a rank belongs to; of a send: sender, receiver."""
         if group in _STEP:
-            axis, step = _STEP[group]
-            return rank, self._rank(at | {axis: (at[axis] + step) % getattr(self, axis)})
+            return self._pair(group, rank)
+        self.coordinates(rank)  # refuse what is no rank
         leaders = self._leader(group, np.arange(self.world))
         return tuple(np.flatnonzero(leaders == leaders[rank]).tolist())

@@ -4,12 +4,15 @@ Conditions take arrays: one rule refuses one plan, or marks the bad ones among a
 """
 
 import math
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from tokenlife.errors import TokenlifeError
 from tokenlife.transformer.config import ModelConfig
+
+LARGEST_TRIED = 100_000  # as a divisor to be proposed
 
 
 class PlanError(TokenlifeError, ValueError):
@@ -80,5 +83,9 @@ def _over(number, divisor):
 
 def _divisors(number: int) -> str:
     """Write the divisors of a number, the first eight of many; nothing of many numbers."""
-    found = [] if np.ndim(number) else [d for d in range(1, number + 1) if number % d == 0]
-    return ", ".join(map(str, found[:8])) + (" …" if len(found) > 8 else "")
+    if np.ndim(number):
+        return ""
+    looked = range(1, min(number, LARGEST_TRIED) + 1)
+    found = list(islice((d for d in looked if number % d == 0), 9))
+    more = len(found) > 8 or number > LARGEST_TRIED
+    return ", ".join(map(str, found[:8])) + (" …" if more else "")

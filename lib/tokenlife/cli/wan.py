@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> Result:
     per_stream = rate_bps / args.streams
     message = -(-size // args.streams)
     fresh_s = transfer_s(link, message, per_stream, mtu=args.mtu, tunnel=args.tunnel)
-    warm_s = transfer_s(link, message, per_stream, fresh=False)
+    warm_s = transfer_s(link, message, per_stream, "warm")
     data = {
         "sites": args.sites,
         "distance_km": link.distance_km,

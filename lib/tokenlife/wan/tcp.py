@@ -32,6 +32,7 @@ import numpy as np
 from tokenlife.wan.link import Link, WanError, goodput_ratio, segment_bytes
 
 CONGESTIONS = ("reno", "cubic", "bbr")
+STARTS = ("fresh", "idle", "warm")
 EQUAL_INTERVALS = math.sqrt(3 / 2)
 RANDOM_LOSS = 1.31
 INITIAL_WINDOW = 10
@@ -41,7 +42,6 @@ _CUBIC_ALPHA = 3 * (1 - _CUBIC_BETA) / (1 + _CUBIC_BETA)
 _BBR_GAIN = 1.25
 _BBR_PROBE_S, _BBR_EVERY_S, _BBR_PROBE_WINDOW = 0.2, 10.0, 4
 _STRIDES = 200  # steps that an epoch is cut into
-_REPLICAS = 192
 _EPOCHS = (4, 12)  # played before counting, and counted
 
 
@@ -104,7 +104,16 @@ def bbr_share(loss, rtt_s):
     return np.where(loss < 1 - 1 / _BBR_GAIN, (1 - loss) * (1 - drained), 0.0)
 
 
-def windows(congestion: str, loss, rtt_s, pipe=math.inf, queue=math.inf, limit=math.inf, seed=0):
+def windows(
+    congestion: str,
+    loss,
+    rtt_s,
+    pipe=math.inf,
+    queue=math.inf,
+    limit=math.inf,
+    seed: int = 0,
+    replicas: int = 192,
+):
     """Play Reno or CUBIC in rounds; return the packets delivered per round trip without a queue.
 
     Parameters
@@ -121,6 +130,8 @@ def windows(congestion: str, loss, rtt_s, pipe=math.inf, queue=math.inf, limit=m
         Of the window, packets; a window at its limit does not grow.
     seed
         Of the losses.
+    replicas
+        Connections that are played side by side, and averaged.
 
     Returns
     -------
@@ -154,7 +165,7 @@ def windows(congestion: str, loss, rtt_s, pipe=math.inf, queue=math.inf, limit=m
     stride = np.maximum(1, np.floor(epoch / _STRIDES))
     steps = int(np.ceil((epoch / stride).max())) + 4
     beta = _RENO_BETA if congestion == "reno" else _CUBIC_BETA
-    rng, shape = np.random.default_rng(seed), (*start.shape[:-1], _REPLICAS)
+    rng, shape = np.random.default_rng(seed), (*start.shape[:-1], replicas)
     w = start + np.zeros(shape)
     top, friendly, origin, turn, since = w, w, w, np.zeros(shape), np.zeros(shape)
     blind, before, packets, seconds = (np.zeros(shape) for _ in range(4))
@@ -165,12 +176,13 @@ def windows(congestion: str, loss, rtt_s, pipe=math.inf, queue=math.inf, limit=m
         # After a loss, a blind round: to the notice at the full window, then at the reduced.
         now_blind = was_blind
         rounds = np.where(now_blind, 1.0, stride)
-        flight = np.where(now_blind, (before + (1 - before) * beta) * w, w)
+        whole = np.floor(w)  # windows are whole packets
+        flight = np.where(now_blind, (before + (1 - before) * beta) * whole, whole)
         took = np.maximum(1, flight / pipe) * rtt * rounds
         packets, seconds = packets + flight * rounds, seconds + took
         hit = rng.random(shape) > np.exp(kept * (flight * rounds + extra))
         hit = ~now_blind & (hit | (w > full * (1 + 1e-9)))
-        reduced = np.maximum(beta * w, SMALLEST_WINDOW)
+        reduced = np.maximum(np.floor(beta * whole), SMALLEST_WINDOW)
         open_ = 1 - np.where(extra > 0, blind, 0)  # the part of this round in which windows grow
         more = rounds * open_
         if congestion == "cubic":
@@ -183,7 +195,7 @@ def windows(congestion: str, loss, rtt_s, pipe=math.inf, queue=math.inf, limit=m
             origin = np.where(now_blind, np.maximum(above, reduced), origin)
             turn = np.where(now_blind, np.cbrt((origin - reduced) / _CUBIC_C), turn)
             friendly = np.where(now_blind, reduced, friendly)
-        extra = np.where(now_blind, (1 - before) * beta * w, 0.0)
+        extra = np.where(now_blind, (1 - before) * reduced, 0.0)
         blind, before = before, np.where(hit, rng.random(shape), before)
         w = np.where(now_blind, reduced, np.where(hit, w, np.minimum(w + more, limit)))
         was_blind = hit
@@ -229,7 +241,7 @@ def throughput_bps(
     --------
     >>> link = Link(5000, 10e9, loss=1e-4)
     >>> [round(throughput_bps(link, name) / 1e6) for name in CONGESTIONS]
-    [31, 33, 9184]
+    [30, 33, 9184]
     """
     if congestion not in CONGESTIONS:
         raise WanError(f"no congestion control {congestion!r}; there are {', '.join(CONGESTIONS)}")
@@ -248,7 +260,12 @@ def throughput_bps(
 
 
 def transfer_s(
-    link: Link, bytes_: int, steady_bps: float, fresh: bool = True, mtu: int = 1500, tunnel="none"
+    link: Link,
+    bytes_: int,
+    steady_bps: float,
+    start: str = "fresh",
+    mtu: int = 1500,
+    tunnel: str = "none",
 ) -> float:
     """Return the time from the first byte written until the last has arrived.
 
@@ -261,27 +278,27 @@ def transfer_s(
     steady_bps
         Payload rate at which the pipe is full, or to which losses hold it
         (:func:`throughput_bps`).
-    fresh
-        Whether the connection must be opened first, and its window must grow; the handshake is a
-        round trip.
+    start
+        ``fresh`` (a round trip for the handshake, then ten packets and doubling), ``idle`` (open,
+        but silent for so long that its window starts anew) or ``warm`` (the pipe is full).
     mtu, tunnel
         As :func:`~tokenlife.wan.link.segment_bytes` takes them.
 
     Examples
     --------
     >>> link = Link(5000, 10e9)
-    >>> [round(transfer_s(link, 2**20, 9.4e9, fresh), 3) for fresh in (False, True)]
-    [0.025, 0.367]
+    >>> [round(transfer_s(link, 2**20, 9.4e9, start), 3) for start in STARTS]
+    [0.367, 0.318, 0.025]
     """
+    if start not in STARTS:
+        raise WanError(f"no start {start!r}; there are {', '.join(STARTS)}")
     if bytes_ < 0 or steady_bps <= 0:
         raise WanError("a transfer needs a size of at least 0 and a rate above 0")
-    mss = segment_bytes(mtu, tunnel)
-    if not fresh:
-        return link.delay_s + bytes_ * 8 / steady_bps
-    start, left, window = link.rtt_s, bytes_, INITIAL_WINDOW * mss
-    while left > window and window * 8 / steady_bps < link.rtt_s:
-        start, left, window = start + link.rtt_s, left - window, window * 2
-    return start + left * 8 / steady_bps + link.delay_s
+    time_s = link.delay_s + (link.rtt_s if start == "fresh" else 0.0)
+    left, window = bytes_, INITIAL_WINDOW * segment_bytes(mtu, tunnel)
+    while start != "warm" and left > window and window * 8 / steady_bps < link.rtt_s:
+        time_s, left, window = time_s + link.rtt_s, left - window, window * 2
+    return time_s + left * 8 / steady_bps
 
 
 def exchange_s(link: Link, bytes_: int, steady_bps: float, sites: int = 2) -> float:
@@ -297,4 +314,4 @@ def exchange_s(link: Link, bytes_: int, steady_bps: float, sites: int = 2) -> fl
     if sites < 2:
         raise WanError(f"an exchange needs at least 2 sites, not {sites}")
     share = -(-bytes_ // sites)
-    return 2 * (sites - 1) * transfer_s(link, share, steady_bps, fresh=False)
+    return 2 * (sites - 1) * transfer_s(link, share, steady_bps, "warm")

@@ -39,7 +39,7 @@ from tokenlife.catalog import read_accelerator, read_record, read_reference, run
 from tokenlife.charts import PALETTE
 from tokenlife.costs import count_parameters, forward_flops
 from tokenlife.lab.page import Ran
-from tokenlife.tokenizer import load
+from tokenlife.tokenizer import vocabularies
 from tokenlife.transformer import ModelConfig
 from tokenlife.units import format_bytes, format_count, format_rate, format_time
 from tokenlife.wan import CONGESTIONS, Link, distance_km, light, routes, transfer_s
@@ -61,10 +61,7 @@ from tokenlife.wan.tcp import (
 )
 
 charts.setup()
-page = lab.Page(
-    "20_wan",
-    ["lab/launch.py", "lab/program.py", "lab/sites.py", "lab/wan_line.py"],
-)
+page = lab.Page("20_wan", ["lab/launch.py", "lab/program.py"])
 sentence = running()["sentence"]
 small = ModelConfig.load(running()["small"]["model"])
 big = ModelConfig.load(running()["big"]["model"])
@@ -78,7 +75,7 @@ big = ModelConfig.load(running()["big"]["model"])
 
 # %% tags=["hide-input"]
 way = Link(distance_km(here, there), rate_bps)
-tokens = len(load(running()["small"]["vocabulary"]).encode(sentence))
+tokens = len(vocabularies.load(running()["small"]["vocabulary"]).encode(sentence))
 gradient_bytes = 4 * count_parameters(small)
 state_bytes = 2 * big.hidden
 per_token = len(sentence.encode()) / tokens
@@ -150,8 +147,9 @@ charts.prose(
     "The mean window depends on the loss and on nothing else, as $C/\\sqrt p$ "
     f"{{cite}}`mathis1997macroscopic`. For losses at equal intervals $C = \\sqrt{{3/2}}$ = "
     f"{mathis_window(1.0):.2f}; where they fall at random, {RANDOM_LOSS} "
-    "{cite}`ott1996stationary`, which the loop approaches as $p$ falls. The rate is a window per round trip. So twice the "
-    "distance is half the rate, and a link that is a hundred times faster is not one bit faster: "
+    "{cite}`ott1996stationary`, which the loop approaches as $p$ falls. The rate is a window per "
+    "round trip. So twice the distance is half the rate, and a link that is a hundred times faster "
+    "is not one bit faster: "
     f"at a loss of one packet in ten thousand, {here.title()} and {there.title()} talk at "
     f"{{modelled}}`{format_rate(mathis_window(1e-4, RANDOM_LOSS) * 1448 * 8 / way.rtt_s)}` over "
     f"any link. To fill {format_rate(rate_bps)} with packets of 1,448 bytes, Reno may lose one in "
@@ -269,12 +267,16 @@ def streams(here, congestion, seconds, skip):
         ready.register(end, selectors.EVENT_WRITE if sender else selectors.EVENT_READ, index)
     here.together(0.5)
     began, marks, count = time.monotonic(), [], [0] * len(ends)
-    chunk, room = bytes(1 << 16), bytearray(1 << 20)
+    chunk, room, tick, trips_us = bytes(1 << 16), bytearray(1 << 20), began + skip, []
     for until in (skip, seconds):
         while (left := began + until - time.monotonic()) > 0:
             for key, _ in ready.select(left):
                 end = key.fileobj
                 count[key.data] += end.send(chunk) if sender else end.recv_into(room)
+            if sender and time.monotonic() > tick:
+                tick += 0.1
+                info = [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232) for end in ends]
+                trips_us.append([struct.unpack_from("I", each, 68)[0] for each in info])
         info = [end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232) for end in ends]
         again = [struct.unpack_from("I", each, 100)[0] for each in info]
         segments, least_us = zip(
@@ -288,8 +290,14 @@ def streams(here, congestion, seconds, skip):
     got, again, segments = (
         [y - x for x, y in zip(*pair, strict=True)] for pair in zip(before, after, strict=True)
     )
-    return {"time_s": stop - start, "bytes": got, "again": again, "segments": segments,
-            "least_rtt_s": [us / 1e6 for us in least_us]}  # fmt: skip
+    return {
+        "time_s": stop - start,
+        "bytes": got,
+        "again": again,
+        "segments": segments,
+        "least_rtt_s": [us / 1e6 for us in least_us],
+        "mean_rtt_s": [sum(us) / len(us) / 1e6 for us in zip(*trips_us, strict=True)],
+    }
 
 
 # %%
@@ -340,16 +348,16 @@ def messages(here, congestion, sizes):
 SIZES = [2**k for k in range(10, 25, 2)]
 # Round trip and loss: [(connections side by side, seconds, of which so many are not counted)].
 # Side by side are only connections that together leave the line more than half empty.
-RARE = [(["bbr"], 13, 2)]
-FREE = [(["reno"], 8, 3), (["cubic"], 8, 3), *RARE]
+RARE = [(["bbr"], 12, 2)]
+FREE = [(["reno"], 7, 3), (["cubic"], 7, 3), *RARE]
 BOTH = ["reno"] * 2 + ["cubic"] * 2
 CELLS = {
     (0.01, 0): FREE,
     (0.04, 0): FREE,
     (0.1, 0): FREE,
-    (0.01, 1e-4): [(["reno"], 30, 3), (["cubic"], 30, 3)],
-    (0.04, 1e-4): [(["reno"], 56, 6), (["cubic"], 56, 6)],
-    (0.1, 1e-4): [(["reno"] * 3, 60, 12), (["cubic"] * 2, 50, 12)],
+    (0.01, 1e-4): [(["reno"], 27, 2), (["cubic"], 27, 2)],
+    (0.04, 1e-4): [(["reno"], 50, 5), (["cubic"], 50, 5)],
+    (0.1, 1e-4): [(["reno"] * 3, 54, 10), (["cubic"] * 2, 44, 10)],
     (0.01, 1e-3): [(["reno"], 10, 2), (["cubic"], 10, 2), *RARE],
     (0.04, 1e-3): [(BOTH, 18, 3), *RARE],
     (0.1, 1e-3): [(BOTH, 24, 4), *RARE],
@@ -395,6 +403,21 @@ grid = {
     ).found
     for (rtt, loss), cell in CELLS.items()
 }
+many = on_the_line(
+    "streams",
+    [(streams, {"congestion": ["reno"] * n, "seconds": 16, "skip": 3}) for n in STREAMS],
+    *MANY,
+    live=False,
+)
+began = on_the_line(
+    "messages",
+    [(messages, {"congestion": "cubic", "sizes": SIZES})],
+    live_rtt,
+    0,
+    live=True,
+)
+if keep:
+    page.keep()
 charts.prose(f"{points.where} The grid was recorded.")
 
 # %% tags=["hide-input"]
@@ -588,12 +611,6 @@ charts.prose(
 # is why it is called a trick.
 
 # %% tags=["hide-input"]
-many = on_the_line(
-    "streams",
-    [(streams, {"congestion": ["reno"] * n, "seconds": 16, "skip": 3}) for n in STREAMS],
-    *MANY,
-    live=False,
-)
 several = pd.DataFrame(
     [
         seen_at(*MANY, [(found, ["reno"] * n)])[0]
@@ -620,13 +637,6 @@ charts.table(
 # window each round trip until the pipe is full.
 
 # %% tags=["hide-input"]
-began = on_the_line(
-    "messages",
-    [(messages, {"congestion": "cubic", "sizes": SIZES})],
-    live_rtt,
-    0,
-    live=True,
-)
 sender, receiver = np.array(began.found[0])
 spent = receiver - sender
 label = began.label
@@ -902,10 +912,6 @@ charts.table(
 # The bytes are cheap. What costs is a sender that does not know of the smaller packet inside: its
 # packets are cut in two, or lost without a word, and then every window above tells what a share of
 # lost packets does.
-
-# %% tags=["remove-cell"]
-if keep:
-    page.keep()
 
 # %% [markdown]
 # ## Where this stops being true

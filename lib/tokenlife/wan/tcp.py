@@ -161,7 +161,7 @@ def windows(
         start = np.minimum(free, full)
         if not np.all(np.isfinite(start)):
             raise WanError("without losses and without a limit a window grows for ever")
-        epoch = np.minimum(1 / (p * np.minimum(free, pipe)), full / 2)
+        epoch = np.minimum(1 / (p * np.minimum(start, pipe)), full / 2)
     stride = np.maximum(1, np.floor(epoch / _STRIDES))
     steps = int(np.ceil((epoch / stride).max())) + 4
     beta = _RENO_BETA if congestion == "reno" else _CUBIC_BETA
@@ -190,7 +190,7 @@ def windows(
             target = origin + _CUBIC_C * (since + rtt - turn) ** 3
             curve = np.clip(target - w, 0.01 * more, 0.5 * w * more)
             more = np.maximum(curve * open_, friendly - w)
-            above = np.where(w < top, w * (1 + beta) / 2, w)
+            above = np.where(whole < top, whole * (1 + beta) / 2, whole)
             top, since = np.where(now_blind, above, top), np.where(now_blind, 0.0, since)
             origin = np.where(now_blind, np.maximum(above, reduced), origin)
             turn = np.where(now_blind, np.cbrt((origin - reduced) / _CUBIC_C), turn)

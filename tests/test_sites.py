@@ -276,6 +276,33 @@ def test_a_rate_is_held_and_shared_by_the_ranks_of_a_site(sites):
     cluster.change(rate_bps=None, delay_s=0.01)
 
 
+def _congestion(here):
+    import socket
+
+    address = "10.77.0.1", 9200
+    if here.rank == 0:
+        with socket.create_server(address) as port:
+            here.together(0.1)
+            line = port.accept()[0]
+    else:
+        here.together(0.1)
+        if here.rank > 1:
+            return None
+        line = socket.create_connection(address)
+    with line:
+        return line.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+def test_all_connections_take_the_congestion_control_asked_for(sites):
+    cluster, team = sites
+    assert team.call(_congestion)[:2] == [cluster.congestion] * 2 == ["cubic"] * 2
+    with (
+        pytest.raises(lab.LabError, match="no pigeon; there are "),
+        lab.SiteCluster([1, 1], 0.01, congestion="pigeon"),
+    ):
+        pass
+
+
 def test_a_site_is_cut_off_and_joined_again_while_a_function_runs(sites):
     cluster, team = sites
     before = cluster.counts()[0]["cut"]

@@ -64,6 +64,9 @@ class SiteCluster(VirtualCluster):
         Of losses and jitter.
     mtu
         Largest IP packet, bytes.
+    congestion
+        TCP's congestion control, for all that the ranks open: ``cubic``, ``reno``, ``bbr``, or what
+        else the kernel has.
 
     Raises
     ------
@@ -93,13 +96,14 @@ class SiteCluster(VirtualCluster):
         queue_bytes=None,
         seed=0,
         mtu=1500,
+        congestion="cubic",
     ):
         sites = list(sites) if isinstance(sites, (list, tuple)) else [sites]
         if len(sites) < 2 or not all(isinstance(n, int) and n > 0 for n in sites):
             raise LabError(f"sites must be ranks of each, two sites or more, not {sites}")
-        self.sites, self._wishes, self._asking = sites, None, threading.Lock()
+        self.sites, self._asking = sites, threading.Lock()
         self.site_of = [site for site, ranks in enumerate(sites) for _ in range(ranks)]
-        self.mtu = mtu
+        self.mtu, self.congestion = mtu, congestion
         wan = {
             "delay_s": delay_s, "rate_bps": rate_bps, "jitter_s": jitter_s, "loss": loss,
             "burst": burst, "back_delay_s": back_delay_s, "back_rate_bps": back_rate_bps,
@@ -164,6 +168,9 @@ class SiteCluster(VirtualCluster):
         return self
 
     def _open(self) -> str:
+        known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+        if self.congestion not in known:
+            raise LabError(f"this kernel has no {self.congestion}; there are {', '.join(known)}")
         delay, self.delay = self.delay, None  # with a bridge, and without the line of one delay
         try:
             refused = super()._open()
@@ -178,7 +185,9 @@ class SiteCluster(VirtualCluster):
             "mtu": self.mtu,
             "ways": self.ways,
             "spaces": [self.space(rank) for rank in range(self.ranks)],
+            "addresses": self._addresses(),
             "settings": _SETTINGS,
+            "congestion": self.congestion,
         }
         self._line = _start(self.inside([sys.executable, "-c", _PROGRAM]), wishes)
         if self._line.stdout.readline() != "ready\n":

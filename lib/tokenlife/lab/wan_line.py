@@ -18,6 +18,7 @@ Sources: Gilbert, Capacity of a burst-noise channel, 1960; TPACKET_V2 as Linux d
 
 import collections
 import gc
+import ipaddress
 import json
 import os
 import random
@@ -255,19 +256,40 @@ def bridges(sites: list[list[int]], mtu: int, macs: list[str]) -> None:
                     hub.fdb("replace", ifindex=port, lladdr=mac, state=NO_ARP)
 
 
+def prepare(wishes: dict) -> None:
+    """Settle the kernels of the ranks, and how their TCP takes to a long line.
+
+    A route may name any congestion control there is, where the setting for all is not allowed.
+    """
+    from pyroute2 import IPRoute
+
+    home = f"/proc/{os.getpid()}/fd/{os.open('/proc/self/ns/net', os.O_RDONLY)}"
+    for space, address in zip(wishes["spaces"], wishes["addresses"], strict=True):
+        join(space)
+        _settings(wishes["settings"])
+        with IPRoute() as netlink:
+            eth0 = netlink.link_lookup(ifname="eth0")[0]
+            netlink.route(
+                "replace",
+                dst=f"{ipaddress.ip_interface(f'{address}/16').network}",
+                oif=eth0,
+                prefsrc=address,
+                scope="link",
+                proto="kernel",
+                metrics={"cc_algo": wishes["congestion"]},
+            )
+    join(home)
+
+
 def main() -> None:
     """Carry frames until standard input ends; a command a line, and an answer to each.
 
     Wishes: ``sites`` (a list of ranks each), ``macs``, ``mtu``, ``ways`` (from → to → wishes of a
-    :class:`Way`), ``spaces`` and ``settings`` (of the ranks' kernels). Commands: ``cut`` or
-    ``mend`` with a site, ``ways``, ``counts``.
+    :class:`Way`), ``spaces``, ``addresses``, ``settings`` and ``congestion`` (of the ranks'
+    kernels). Commands: ``cut`` or ``mend`` with a site, ``ways``, ``counts``.
     """
     wishes, rest = json.loads(sys.stdin.buffer.raw.readline()), b""
-    home = f"/proc/{os.getpid()}/fd/{os.open('/proc/self/ns/net', os.O_RDONLY)}"
-    for space in wishes["spaces"]:
-        join(space)
-        _settings(wishes["settings"])
-    join(home)
+    prepare(wishes)
     bridges(wishes["sites"], wishes["mtu"], wishes["macs"])
     sites = range(len(wishes["sites"]))
     ports = [Port(f"wan{site}", wishes["mtu"]) for site in sites]

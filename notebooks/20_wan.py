@@ -446,12 +446,12 @@ def seen_at(rtt, loss, found):
     return lines
 
 
-def modelled(name, loss, rtt, rate=lab_rate, replicas=192):
+def modelled(name, loss, rtt, rate=lab_rate, **more):
     """Return the payload rate of one connection over the line of the lab."""
     if name == "bbr":
         return rate * PAYLOAD / FRAME * bbr_share(loss, rtt)
     pipe = rate * np.asarray(rtt) / 8 / FRAME
-    return windows(name, loss, rtt, pipe, pipe, replicas=replicas) * PAYLOAD * 8 / np.asarray(rtt)
+    return windows(name, loss, rtt, pipe, pipe, **more) * PAYLOAD * 8 / np.asarray(rtt)
 
 
 measured = pd.DataFrame(
@@ -560,8 +560,8 @@ charts.prose(
 # %% [markdown]
 # What had to be put into the rounds before they agreed says what TCP really does:
 #
-# - **Windows are whole packets.** Half of 11 is 5. Small windows feel it, and CUBIC, which multiplies
-#   by 0.7 and throws the rest away, more than Reno.
+# - **Windows are whole packets.** Half of 11 is 5. Small windows feel it, and CUBIC, which
+#   multiplies by 0.7 and throws the rest away, more than Reno.
 # - **A loss is seen a round trip late**, and the losses of that round trip count once. The round
 #   after it runs at the reduced window and does not grow.
 # - **Linux counts packets, not acknowledgements.** A receiver acknowledges every second packet, and
@@ -640,9 +640,10 @@ several = pd.DataFrame(
     ]
 )
 several["recorded"] = several.rate * several.connections
-several["modelled"] = several.connections * modelled(
-    "reno", several.share.to_numpy(), several["least rtt"].to_numpy()
-)
+several["modelled"] = [
+    n * float(modelled("reno", share, rtt, streams=n))
+    for n, share, rtt in several[["connections", "share", "least rtt"]].itertuples(index=False)
+]
 several["error"] = several.modelled / several.recorded - 1
 charts.table(
     several[["connections", "lost", "share", "recorded", "modelled", "error"]],
@@ -787,7 +788,7 @@ explored = pd.concat(
     [
         pd.DataFrame(
             {"km": km, "rate": gbps, "loss": p, "algorithm": name, "share": np.minimum(
-                modelled(name, p, rtt, gbps * 1e9, replicas=16) / (gbps * 1e9), 1).round(6)}
+                modelled(name, p, rtt, gbps * 1e9, connections=16) / (gbps * 1e9), 1).round(6)}
         )
         for name in CONGESTIONS
     ]

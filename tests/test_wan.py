@@ -174,7 +174,7 @@ def test_published_response_functions_are_reproduced():
 def test_rounds_reach_the_closed_form_of_random_losses():
     """Ott, Kemperman and Mathis: C tends to 1.31; whole packets matter less, the rarer a loss."""
     loss = np.array([1e-3, 1e-4, 1e-5, 1e-6])
-    constant = windows("reno", loss, 0.1, replicas=800) * np.sqrt(loss)
+    constant = windows("reno", loss, 0.1, connections=800) * np.sqrt(loss)
     assert abs(constant[-1] / RANDOM_LOSS - 1) < 0.02
     assert np.all(np.diff(np.abs(constant / RANDOM_LOSS - 1)) < 0.01)
 
@@ -196,6 +196,16 @@ def test_more_loss_is_never_faster_and_nothing_beats_the_pipe(name, loss, rtt):
     found = windows(name, [loss, 3 * loss], rtt, pipe=pipe, queue=pipe)
     assert found[1] <= found[0] * 1.02
     assert np.all(found <= pipe * (1 + 1e-9))
+
+
+def test_streams_share_a_pipe_and_fill_it_better_the_more_they_are():
+    """Alone at half of the pipe: two fill more than one, many all of it, and none has more."""
+    pipe = 2 * float(windows("reno", 1e-3, 0.05))
+    all_ = [n * float(windows("reno", 1e-3, 0.05, pipe, pipe, streams=n)) for n in (1, 2, 4, 16)]
+    assert all_[0] == pytest.approx(pipe / 2, rel=0.05)
+    assert 0.8 * pipe < all_[1] < 0.98 * pipe
+    assert all_[1] < all_[2] <= all_[3] * 1.01
+    assert all_[3] == pytest.approx(pipe, rel=0.01)
 
 
 def test_a_window_limit_and_a_seed():
@@ -335,7 +345,7 @@ def test_the_command_prints_what_scripts_rely_on(capsys):
             "no congestion control",
         ),
         (["--distance-km", "1", "--rate", "1Gbps", "--sites", "1"], "at least 2 sites"),
-        (["--distance-km", "1", "--rate", "1Gbps", "--streams", "0"], "needs a stream"),
+        (["--distance-km", "1", "--rate", "1Gbps", "--streams", "0"], "1 to 1024 streams"),
         (["--distance-km", "1", "--rate", "1Gbps", "--tunnel", "gre"], "no tunnel"),
         (["--distance-km", "1", "--rate", "1Gbps", "--mtu", "20"], "MTU"),
         (["--distance-km", "1", "--rate", "1Gbps", "--bytes", "x"], "cannot read size"),

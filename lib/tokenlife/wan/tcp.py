@@ -37,6 +37,7 @@ EQUAL_INTERVALS = math.sqrt(3 / 2)
 RANDOM_LOSS = 1.31
 INITIAL_WINDOW = 10
 SMALLEST_WINDOW = 2.0
+MOST_STREAMS = 1024
 _CUBIC_C, _CUBIC_BETA, _RENO_BETA = 0.4, 0.7, 0.5
 _CUBIC_ALPHA = 3 * (1 - _CUBIC_BETA) / (1 + _CUBIC_BETA)
 _BBR_GAIN = 1.25
@@ -111,10 +112,11 @@ def windows(
     pipe=math.inf,
     queue=math.inf,
     limit=math.inf,
+    streams: int = 1,
     seed: int = 0,
-    replicas: int = 192,
+    connections: int = 192,
 ):
-    """Play Reno or CUBIC in rounds; return the packets delivered per round trip without a queue.
+    """Play Reno or CUBIC in rounds; return the packets that one delivers per empty round trip.
 
     Parameters
     ----------
@@ -128,15 +130,17 @@ def windows(
         Packets that wait before it; one more is lost.
     limit
         Of the window, packets; a window at its limit does not grow.
+    streams
+        Connections that share the bottleneck and its queue.
     seed
         Of the losses.
-    replicas
-        Connections that are played side by side, and averaged.
+    connections
+        Played altogether, at least, and averaged.
 
     Returns
     -------
     numpy.ndarray
-        Delivered packets per ``rtt_s``, the mean over replicas and epochs.
+        Delivered packets per ``rtt_s``, of one connection: the mean over all, and over epochs.
 
     Examples
     --------
@@ -147,43 +151,45 @@ def windows(
     if congestion not in ("reno", "cubic"):
         raise WanError(f"rounds are played for reno and cubic, not {congestion!r}")
     p, rtt, pipe, queue, limit = (
-        np.asarray(a, float)[..., None]
+        np.asarray(a, float)[..., None, None]
         for a in np.broadcast_arrays(loss, rtt_s, pipe, queue, limit)
     )
     if np.any((p < 0) | (p >= 1) | (rtt <= 0) | (pipe <= 0)):
         raise WanError("rounds need a loss from 0 to below 1, a round trip and a pipe above 0")
-    full = np.minimum(limit, pipe + queue)  # the window does not pass this
-    full = np.minimum(limit, pipe + queue)  # the window does not pass this
+    full = np.minimum(limit * streams, pipe + queue)  # all windows together do not pass this
     with np.errstate(divide="ignore"):
         free = np.where(p > 0, mathis_window(p), np.inf)
         if congestion == "cubic":
             free = np.maximum(free, np.where(p > 0, cubic_window(p, rtt), np.inf))
-        start = np.minimum(free, full)
+        start = np.minimum(free, full / streams)
         if not np.all(np.isfinite(start)):
             raise WanError("without losses and without a limit a window grows for ever")
-        epoch = np.minimum(1 / (p * np.minimum(start, pipe)), full / 2)
+        epoch = np.minimum(1 / (p * np.minimum(start, pipe / streams)), full / streams / 2)
     stride = np.maximum(1, np.floor(epoch / _STRIDES))
     steps = int(np.ceil((epoch / stride).max())) + 4
     beta = _RENO_BETA if congestion == "reno" else _CUBIC_BETA
-    rng, shape = np.random.default_rng(seed), (*start.shape[:-1], replicas)
+    rng, groups = np.random.default_rng(seed), -(-connections // streams)
+    shape = (*start.shape[:-2], groups, streams)
     w = start + np.zeros(shape)
     top, friendly, origin, turn, since = w, w, w, np.zeros(shape), np.zeros(shape)
-    blind, before, packets, seconds = (np.zeros(shape) for _ in range(4))
-    was_blind, extra, kept = blind > 0, np.zeros(shape), np.log1p(-p)
+    notice, noticed, extra, packets, seconds = (np.zeros(shape) for _ in range(5))
+    blind, kept = notice > 0, np.log1p(-p)
     for step in range(sum(_EPOCHS) * steps):
         if step == _EPOCHS[0] * steps:
             packets, seconds = np.zeros(shape), np.zeros(shape)
         # After a loss, a blind round: to the notice at the full window, then at the reduced.
-        now_blind = was_blind
-        rounds = np.where(now_blind, 1.0, stride)
+        rounds = np.where(blind, 1.0, stride)
         whole = np.floor(w)  # windows are whole packets
-        flight = np.where(now_blind, (before + (1 - before) * beta) * whole, whole)
-        took = np.maximum(1, flight / pipe) * rtt * rounds
+        flight = np.where(blind, (notice + (1 - notice) * beta) * whole, whole)
+        together = flight.sum(-1, keepdims=True)
+        took = np.maximum(1, together / pipe) * rtt * rounds
         packets, seconds = packets + flight * rounds, seconds + took
         hit = rng.random(shape) > np.exp(kept * (flight * rounds + extra))
-        hit = ~now_blind & (hit | (w > full * (1 + 1e-9)))
+        # What a full queue drops is somebody's, by the share that he sends.
+        hit |= (together > full * (1 + 1e-9)) & (rng.random(shape) * together <= flight)
+        hit &= ~blind
         reduced = np.maximum(np.floor(beta * whole), SMALLEST_WINDOW)
-        open_ = 1 - np.where(extra > 0, blind, 0)  # the part of this round in which windows grow
+        open_ = 1 - np.where(extra > 0, noticed, 0)  # the part of this round in which windows grow
         more = rounds * open_
         if congestion == "cubic":
             since, friendly = since + took * open_, friendly + _CUBIC_ALPHA * more
@@ -191,15 +197,15 @@ def windows(
             curve = np.clip(target - w, 0.01 * more, 0.5 * w * more)
             more = np.maximum(curve * open_, friendly - w)
             above = np.where(whole < top, whole * (1 + beta) / 2, whole)
-            top, since = np.where(now_blind, above, top), np.where(now_blind, 0.0, since)
-            origin = np.where(now_blind, np.maximum(above, reduced), origin)
-            turn = np.where(now_blind, np.cbrt((origin - reduced) / _CUBIC_C), turn)
-            friendly = np.where(now_blind, reduced, friendly)
-        extra = np.where(now_blind, (1 - before) * reduced, 0.0)
-        blind, before = before, np.where(hit, rng.random(shape), before)
-        w = np.where(now_blind, reduced, np.where(hit, w, np.minimum(w + more, limit)))
-        was_blind = hit
-    return (1 - p[..., 0]) * packets.sum(-1) / seconds.sum(-1) * rtt[..., 0]
+            top, since = np.where(blind, above, top), np.where(blind, 0.0, since)
+            origin = np.where(blind, np.maximum(above, reduced), origin)
+            turn = np.where(blind, np.cbrt((origin - reduced) / _CUBIC_C), turn)
+            friendly = np.where(blind, reduced, friendly)
+        extra = np.where(blind, (1 - notice) * reduced, 0.0)
+        noticed, notice = notice, np.where(hit, rng.random(shape), notice)
+        w = np.where(blind, reduced, np.where(hit, w, np.minimum(w + more, limit)))
+        blind = hit
+    return ((1 - p) * rtt)[..., 0, 0] * packets.sum((-2, -1)) / seconds.sum((-2, -1))
 
 
 def _pipe(link: Link, mtu: int, tunnel: str) -> tuple[int, float]:
@@ -224,7 +230,7 @@ def throughput_bps(
     congestion
         ``reno``, ``cubic`` or ``bbr``.
     streams
-        Connections side by side, each with its share of the bottleneck.
+        Connections side by side, which share the bottleneck; at most ``MOST_STREAMS``.
     window_bytes
         What the receiver, or the sender's buffer, allows each of them.
     queue_bytes
@@ -245,18 +251,20 @@ def throughput_bps(
     """
     if congestion not in CONGESTIONS:
         raise WanError(f"no congestion control {congestion!r}; there are {', '.join(CONGESTIONS)}")
-    if streams < 1 or window_bytes <= 0 or (queue_bytes is not None and queue_bytes < 0):
-        raise WanError("TCP needs a stream, a window of at least a byte, and no negative queue")
+    if not 1 <= streams <= MOST_STREAMS:
+        raise WanError(f"TCP is reckoned for 1 to {MOST_STREAMS} streams, not {streams}")
+    if window_bytes <= 0 or (queue_bytes is not None and queue_bytes < 0):
+        raise WanError("a window needs a byte at least, and no queue is negative")
     mss, rate_bps = _pipe(link, mtu, tunnel)
     if not link.rtt_s:
         return rate_bps * (1 - link.loss)
-    per_packet = mss * 8 * streams / link.rtt_s
-    limit = max(window_bytes / mss, 1)
+    per_packet = mss * 8 / link.rtt_s
+    limit, pipe = max(window_bytes / mss, 1), rate_bps / per_packet
     if congestion == "bbr":
-        return float(min(rate_bps * bbr_share(link.loss, link.rtt_s), limit * per_packet))
-    pipe = rate_bps / per_packet
-    queue = pipe if queue_bytes is None else queue_bytes / mss / streams
-    return float(windows(congestion, link.loss, link.rtt_s, pipe, queue, limit)) * per_packet
+        return float(min(rate_bps * bbr_share(link.loss, link.rtt_s), streams * limit * per_packet))
+    queue = pipe if queue_bytes is None else queue_bytes / mss
+    one = windows(congestion, link.loss, link.rtt_s, pipe, queue, limit, streams)
+    return float(one) * per_packet * streams
 
 
 def transfer_s(

@@ -259,9 +259,9 @@ def streams(here, congestion, seconds, skip):
         here.together(0.5)
         ends = []
         for name in congestion:
-            ends.append(socket.socket())
+            ends.append(socket.create_connection(("10.77.0.2", 5301)))
+            # Now, and not before: the lab's route asks for CUBIC when a connection opens.
             ends[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-            ends[-1].connect(("10.77.0.2", 5301))
     else:
         door = socket.create_server(("10.77.0.2", 5301), backlog=64)
         here.together(0.5)
@@ -319,9 +319,8 @@ def messages(here, congestion, sizes):
     def connect():
         if not sender:
             return door.accept()[0]
-        end = socket.socket()
+        end = socket.create_connection(("10.77.0.2", 5302))
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-        end.connect(("10.77.0.2", 5302))
         return end
 
     def carry(end, size):
@@ -363,13 +362,13 @@ CELLS = {
     (0.1, 0): FREE,
     (0.01, 1e-4): [(["reno"], 27, 2), (["cubic"], 27, 2)],
     (0.04, 1e-4): [(["reno"], 50, 5), (["cubic"], 50, 5)],
-    (0.1, 1e-4): [(["reno"] * 3, 54, 10), (["cubic"] * 2, 44, 10)],
+    (0.1, 1e-4): [(["reno"] * 3, 56, 14), (["cubic"] * 2, 46, 14)],
     (0.01, 1e-3): [(["reno"], 10, 2), (["cubic"], 10, 2), *RARE],
-    (0.04, 1e-3): [(BOTH, 18, 3), *RARE],
-    (0.1, 1e-3): [(BOTH, 24, 4), *RARE],
+    (0.04, 1e-3): [(BOTH, 22, 5), *RARE],
+    (0.1, 1e-3): [(BOTH, 34, 10), *RARE],
     (0.01, 1e-2): [(BOTH, 9, 1), *RARE],
     (0.04, 1e-2): [(BOTH, 10, 2), *RARE],
-    (0.1, 1e-2): [(BOTH, 14, 2), *RARE],
+    (0.1, 1e-2): [(BOTH, 17, 4), *RARE],
 }
 STREAMS = [1, 2, 4, 8]
 MANY = (0.1, 1e-3)  # round trip and loss for several streams
@@ -387,7 +386,9 @@ def on_the_line(run, calls, rtt, loss, live):
             loss=[[0, loss], [0, 0]],
             seed=1,
         )
-    kept = read_record(page.name)["values"][run]
+    record = read_record(page.name)["values"]
+    kept = record[run]
+    assert kept["code"] == record["live"]["code"]  # of one text; the live run compares it
     return Ran(kept["found"], "recorded", kept["place"])
 
 
@@ -411,7 +412,7 @@ grid = {
 }
 many = on_the_line(
     "streams",
-    [(streams, {"congestion": ["reno"] * n, "seconds": 16, "skip": 3}) for n in STREAMS],
+    [(streams, {"congestion": ["reno"] * n, "seconds": 25, "skip": 8}) for n in STREAMS],
     *MANY,
     live=False,
 )
@@ -496,7 +497,7 @@ ask = alt.param(
 colour = alt.Color("algorithm:N", legend=None).scale(domain=list(CONGESTIONS), range=COLOURS)
 x = alt.X("loss:Q", title="share of packets lost (logarithmic)").scale(type="log", nice=False)
 y = alt.Y("Mbit/s:Q", title="payload of one connection, Mbit/s (logarithmic)").scale(
-    type="log", domain=[0.8, 150], nice=False
+    type="log", domain=[0.5, 150], nice=False
 )
 base = (
     alt.Chart(curves)
@@ -518,7 +519,7 @@ far_reno = measured[(measured.algorithm == "reno") & (measured.loss == 1e-2)].se
     + tags.transform_filter("datum.algorithm === 'reno'").mark_text(align="left", dx=4, dy=14)
     .encode(text="algorithm:N")
 ).add_params(ask).properties(
-    title=f"One loss in a hundred: Reno keeps {far_reno.iloc[-1] / full_bps:.1%} of the line",
+    title=f"100 ms, one packet in a hundred lost: Reno keeps {far_reno.iloc[-1] / full_bps:.1%}",
     description="Payload rate of one TCP connection over a line of "
     f"{format_rate(lab_rate)} against the share of lost packets, for Reno, CUBIC and BBR, at round "
     "trips of 10, 40 and 100 ms: curves modelled, points recorded. At 100 ms: "
@@ -885,7 +886,7 @@ base = alt.Chart(again).encode(
     alt.Color("lost:N", legend=None).scale(domain=list(LOSS_LINES), range=COLOURS),
 )
 tags = pd.DataFrame(
-    {"lost": list(LOSS_LINES), "km": [0.6, 60, 1200], "share": [0.62, 0.72, 0.86],
+    {"lost": list(LOSS_LINES), "km": [0.6, 60, 1500], "share": [0.62, 0.72, 0.94],
      "text": [f"{name} lost" for name in LOSS_LINES]}
 )  # fmt: skip
 (

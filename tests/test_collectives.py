@@ -41,6 +41,7 @@ VARIANTS = {
     "torus_2d": [{"width": 2}, {"width": 5}],
     "torus_3d": [{"width": 3}, {"height": 2}, {"width": 2, "height": 4}],
     "hierarchical": [{"node": 1}, {"node": 2}, {"node": 5}, {"node": 32}],
+    "gateways": [{"node": 2}, {"node": 4, "gateways": 2}, {"node": 5}, {"node": 6, "gateways": 6}],
     "pxn": [{"node": 1}, {"node": 2}, {"node": 5}, {"node": 32}],
     "switch_tree": [{"radix": 2}, {"radix": 4, "pieces": 5}],
     "nvls": [{"pieces": 2}, {"pieces": 3}, {"pieces": 8}],
@@ -78,7 +79,7 @@ def test_every_rank_ends_with_what_the_definition_says(a, options):
 
 def test_the_claim_that_nothing_comes_twice_is_not_made_too_rarely():
     loose = [a for a in algorithms() if not a.once]
-    assert {a.name for a in loose} == {"scatter_all_gather", "nvls"}
+    assert {a.name for a in loose} == {"scatter_all_gather", "nvls", "gateways"}
     for a in loose:
         with pytest.raises(ScheduleError, match="times"):
             verify(build(a.kind, a.name, 8), once=True)
@@ -184,6 +185,7 @@ LEAST = {
 MORE = [
     ("all_reduce", "recursive_doubling"),
     ("all_reduce", "halving_doubling"),
+    ("all_reduce", "gateways"),
     ("broadcast", "scatter_all_gather"),
     ("reduce", "reduce_scatter_gather"),
     ("scatter", "binomial"),

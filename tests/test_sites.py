@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenlife import lab
 from tokenlife.lab.cluster import MODE
-from tokenlife.lab.wan_line import Jitter, Losses, Shaper, Way
+from tokenlife.lab.gloo_time import ring_seconds
+from tokenlife.lab.way import Jitter, Losses, Shaper, Way
 
 FRAMES = 200_000
 
@@ -291,6 +292,40 @@ def _congestion(here):
         line = socket.create_connection(address)
     with line:
         return line.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+def _all_reduces(here, bytes_, groups, repeats):
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    made = [dist.new_group(ranks) for ranks in groups]  # by every rank, whether in it or not
+    mine = [group for group, ranks in zip(made, groups, strict=True) if here.rank in ranks]
+    x, spans = torch.zeros(bytes_ // 4), []
+    for _ in range(repeats):
+        here.together(0.05)
+        start = time.monotonic()
+        for group in mine:
+            dist.all_reduce(x, group=group)
+        spans.append((start, time.monotonic()))
+    return spans
+
+
+@pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 2], [1, 3]], [[0, 2]]])
+def test_gloo_over_a_line_ends_when_its_messages_say(sites, groups):
+    cluster, team = sites
+    line, bytes_ = {"delay_s": 0.015, "rate_bps": 1e8}, 1 << 18
+    cluster.change(**line, queue_bytes=1 << 24)  # deep: nothing may be lost
+    said = ring_seconds(groups, bytes_, cluster.site_of, **line, inside_s=2e-4)
+    times = []
+    for _ in range(3):  # the least: what others take from this machine is not the line's
+        spans = np.array(team.call(_all_reduces, bytes_=bytes_, groups=groups, repeats=5))
+        times += (spans[:, :, 1].max(axis=0) - spans[:, :, 0].max(axis=0))[1:].tolist()
+        if min(times) < 1.1 * said:
+            break
+    cluster.change(delay_s=0.01, rate_bps=None, queue_bytes=None)
+    assert min(times) == pytest.approx(said, rel=0.10), times
 
 
 def test_all_connections_take_the_congestion_control_asked_for(sites):

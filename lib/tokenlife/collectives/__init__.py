@@ -3,6 +3,7 @@
 from tokenlife.collectives import (  # noqa: F401 - each registers its algorithms
     bruck,
     direct,
+    gateways,
     hierarchical,
     in_network,
     recursive,

@@ -25,6 +25,8 @@ from tokenlife.lab.cluster import (
 )
 
 LARGEST_QUEUE = 1 << 30
+SMALLEST_RATE_BPS = 1e4
+LARGEST_RATE_BPS = 1e11
 SMALLEST_QUEUE_FRAMES = 64
 # Buffers that a long line cannot outgrow.
 _SETTINGS = {"ipv4/tcp_wmem": "4096 4194304 33554432"}
@@ -255,10 +257,9 @@ def _check(way: dict) -> None:
     delay_s, jitter_s, loss, burst = (way[n] for n in ("delay_s", "jitter_s", "loss", "burst"))
     if not 0 < delay_s <= 10:
         raise LabError(f"a delay must be above 0 and at most 10 seconds, not {delay_s:g}")
-    if way["rate_bps"] is not None and not 1e4 <= way["rate_bps"] <= 1e11:
-        raise LabError(
-            f"a line holds a rate of 10 kbit/s to 100 Gbit/s, or None, not {way['rate_bps']:g}"
-        )
+    rate_bps = way["rate_bps"]
+    if rate_bps is not None and not SMALLEST_RATE_BPS <= rate_bps <= LARGEST_RATE_BPS:
+        raise LabError(f"a line holds a rate of 10 kbit/s to 100 Gbit/s, or None, not {rate_bps:g}")
     if not 0 <= jitter_s <= 1:
         raise LabError(f"jitter must be 0 to 1 second, not {jitter_s:g}")
     if not 0 <= loss < 1:

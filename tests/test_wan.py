@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenlife import cli
-from tokenlife.catalog import read_reference
+from tokenlife.catalog import read_record, read_reference
 from tokenlife.wan import CONGESTIONS, Link, WanError, distance_km, light, places, routes
 from tokenlife.wan.link import (
     TUNNEL_NAMES,
@@ -305,6 +305,29 @@ def test_an_exchange_is_two_ways_and_two_halves():
 def test_what_cannot_be_is_refused(call):
     with pytest.raises(WanError):
         call()
+
+
+def test_the_kernels_tcp_keeps_to_the_rounds():
+    """Recorded: for each connection that losses hold, at the loss and round trip that it met."""
+    runs = read_record("20_wan")["values"]
+    errors = []
+    for run, kept in runs.items():
+        if not run.startswith("grid") or run.endswith("loss 0"):
+            continue
+        rtt = float(run.split()[1])
+        for sender, receiver in kept["found"]:
+            rates = np.array(receiver["bytes"]) * 8 / receiver["time_s"]
+            if rates.max() > 7e7:
+                continue
+            loss = sum(sender["again"]) / sum(sender["segments"])
+            trip, pipe = np.mean(sender["mean_rtt_s"]), 1e8 * rtt / 8 / 1514
+            names = ["reno", "cubic"] if len(rates) == 4 else ["reno"]  # alike, but on long paths
+            if len(rates) == 2:
+                names = ["cubic"]
+            model = np.mean([windows(n, loss, trip, pipe, pipe) for n in names]) * 1448 * 8 / trip
+            errors.append(model / rates.mean() - 1)
+    assert len(errors) >= 11
+    assert np.abs(errors).max() < 0.15
 
 
 # ---- the command ------------------------------------------------------------------------------

@@ -182,6 +182,11 @@ def accelerator_names() -> list[str]:
     return list(_toml("hardware/accelerators.toml"))
 
 
+def read_wan() -> dict:
+    """Read light, glass, routes and places: ``data/hardware/wan.toml``."""
+    return dict(_toml("hardware/wan.toml"))
+
+
 def read_calibration() -> dict:
     """Read what ``tokenlife.jobs.step`` was fitted to: ``data/hardware/calibration.toml``."""
     return dict(_toml("hardware/calibration.toml"))

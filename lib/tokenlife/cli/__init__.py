@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tokenlife import __version__
 from tokenlife.errors import TokenlifeError
 
-COMMANDS = ("tokens", "model", "collective", "traffic", "plan", "wire", "lab", "trace")
+COMMANDS = ("tokens", "model", "collective", "traffic", "plan", "wire", "wan", "lab", "trace")
 
 
 @dataclass(frozen=True)

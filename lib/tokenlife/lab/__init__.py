@@ -5,8 +5,9 @@ from tokenlife.lab.job import Job
 from tokenlife.lab.launch import Team, run
 from tokenlife.lab.page import Page
 from tokenlife.lab.result import Figures, Result
+from tokenlife.lab.sites import SiteCluster
 
 __all__ = [
-    "Figures", "Job", "LabError", "LabUnavailable", "LabWarning", "Page", "Result", "Team",
-    "VirtualCluster", "run",
+    "Figures", "Job", "LabError", "LabUnavailable", "LabWarning", "Page", "Result", "SiteCluster",
+    "Team", "VirtualCluster", "run",
 ]  # fmt: skip

@@ -10,12 +10,14 @@ import contextlib
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from tokenlife.catalog import data_dir, read_record
 from tokenlife.lab.cluster import LabError, LabUnavailable, LabWarning, VirtualCluster
 from tokenlife.lab.launch import Team
 from tokenlife.lab.program import source
+from tokenlife.lab.sites import SiteCluster
 from tokenlife.provenance import write_record
 
 
@@ -59,8 +61,11 @@ class Page:
         self,
         run: str,
         *calls: tuple[Callable, dict],
-        ranks: int,
+        ranks: int = 0,
         namespaces: bool = False,
+        sites: Sequence[int] = (),
+        meanwhile: Callable | None = None,
+        watchdog: float = 120.0,
         **cluster,
     ) -> Ran:
         """Call functions on ranks, one after another, or read what they returned earlier.
@@ -75,25 +80,39 @@ class Page:
             As :class:`~tokenlife.lab.cluster.VirtualCluster` takes them.
         namespaces
             Whether loopback will not do.
+        sites
+            Ranks of each, for a :class:`~tokenlife.lab.sites.SiteCluster` instead; ``cluster`` is
+            then what that takes.
+        meanwhile
+            Called with the cluster, in a thread, when the first call begins: to cut a site, say.
+            Its text, too, belongs to what the record is of.
+        watchdog
+            Seconds that one call may take.
 
         Raises
         ------
         LabError
             If a function fails, or the record is not of these functions.
         """
-        text = "".join(source(function)["text"] for function, _ in calls)
+        shown = [function for function, _ in calls] + [meanwhile] * (meanwhile is not None)
+        text = "".join(source(function)["text"] for function in shown)
         code = hashlib.sha256(text.encode()).hexdigest()
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore", LabWarning)  # the page says where the ranks were
             try:
-                opened = stack.enter_context(VirtualCluster(ranks, **cluster))
+                asked = SiteCluster(sites, **cluster) if sites else VirtualCluster(ranks, **cluster)
+                opened = stack.enter_context(asked)
             except LabUnavailable:
                 return self._recorded(run, code)
             if namespaces and opened.place != "namespaces":
                 return self._recorded(run, code)
-            team = stack.enter_context(Team(opened))
+            team = stack.enter_context(Team(opened, watchdog))
+            pool = stack.enter_context(ThreadPoolExecutor(1))
+            beside = pool.submit(meanwhile, opened) if meanwhile else None
             found = [team.call(function, **arguments) for function, arguments in calls]
+            if beside:
+                beside.result()
         self._kept[run] = {"place": opened.place, "code": code, "found": found}
         return Ran(found, "measured", opened.place)
 

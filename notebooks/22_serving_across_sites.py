@@ -44,7 +44,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 from tokenlife import charts, corpus, lab
-from tokenlife.catalog import read_reference, running
+from tokenlife.catalog import running
 from tokenlife.charts import PALETTE
 from tokenlife.costs.memory import kv_bytes_per_token
 from tokenlife.jobs.cluster import Cluster
@@ -144,14 +144,14 @@ charts.table(
 # %% tags=["hide-input"]
 charts.prose(
     f"Between {made.model.iloc[0]} and {made.model.iloc[-1]} lies a factor of {{modelled}}"
-    f"`{made['makes, Gbit/s'].iloc[0] / made['makes, Gbit/s'].iloc[-1]:.0f}`. "
+    f"`{made['makes, Gbit/s'].iloc[0] / made['makes, Gbit/s'].iloc[-1]:.0f}`. At these lengths, "
     + "; ".join(
         f"over {rate / 1e9:.0f} Gbit/s the cache of "
-        + (", ".join(made.model[made["makes, Gbit/s"] < rate / 1e9]) or "none")
+        + (", ".join(made.model[made["makes, Gbit/s"] < rate / 1e9]) or "none of them")
         + " is worth fetching"
         for rate in link_rates
     )
-    + ", if the prompt is long enough for the delay not to matter."
+    + ", the delay left aside."
 )
 
 # %% [markdown]
@@ -195,7 +195,7 @@ base = (
         alt.Color("way:N", title=None)
         .scale(
             domain=list(NAMES.values()),
-            range=[PALETTE["blue"], PALETTE["orange"], PALETTE["green"]],
+            range=[PALETTE["blue"], PALETTE["orange"], PALETTE["violet"]],
         )
         .legend(orient="top"),
         alt.StrokeDash("way:N", title=None, legend=None),
@@ -242,6 +242,8 @@ cold = float(
 )
 patience = min(ways["fetch"], ways["recompute"]) - ways["ask"]
 charts.prose(
+    "A mixture of experts comes out ahead early: a pass of a few dozen tokens visits nearly all "
+    "experts and must read them, a pass of one token a few.\n\n"
     "Asking there wins wherever the far site is free: a question is a few kilobytes and its cache "
     f"gigabytes. For {prompt_tokens:,} tokens of Llama 70B over 100 Gbit/s the next best way is "
     f"{{modelled}}`{format_time(patience)}` slower, so as soon as the far site's queue is longer "
@@ -493,15 +495,15 @@ alt.Chart(loads).mark_line(point=True).encode(
     alt.X("rate:Q", title="requests a second, all sites"),
     alt.Y("s:Q", title="90th percentile of the time to first token, s").scale(type="log"),
     alt.Color("rule:N", title=None, sort=list(routing.RULES))
-    .scale(domain=list(routing.RULES), range=[PALETTE[c] for c in ("grey", "blue", "green",
-                                                                   "orange", "purple")])
+    .scale(domain=list(routing.RULES), range=[PALETTE[c] for c in ("grey", "blue", "sky",
+                                                                   "orange", "violet")])
     .legend(orient="top", columns=3),
     alt.Shape("rule:N", title=None, sort=list(routing.RULES), legend=None),
     tooltip=["rule:N", "rate:Q", alt.Tooltip("s:Q", format=".3g")],
 ).properties(
     title=f"At {request_rate:g} requests a second the best mean is that of “{best.rule}”",
     description="90th percentile of time to first token against requests a second for five rules: "
-    + "; ".join(f"{r.rule} at {r.rate:g}: {r.s:.2f} s" for r in loads[loads.rate == 6].itertuples())
+    + "; ".join(f"{r.rule} at {r.rate:g}: {r.s:.2f} s" for r in loads[loads.rate == request_rate].itertuples())
     + ".",
     height=300,
 )  # fmt: skip
@@ -775,7 +777,6 @@ charts.prose(
 
 # %% tags=["hide-input"]
 steady["how"] = [
-    f"{r.envelope}, {r.size} a event" if False else
     f"{r.envelope}, " + (f"{r.size} an event" if r.size > 1 else r.socket)
     for r in steady.rename(columns={"tokens an event": "size"}).itertuples()
 ]  # fmt: skip

@@ -249,8 +249,8 @@ charts.prose(
     f"{{modelled}}`{format_time(patience)}` slower, so as soon as the far site's queue is longer "
     "than that, something should move. A connection that is new changes the picture too: its "
     f"window must first grow to {format_bytes(link.bdp_bytes)}, and the fetch takes {{modelled}}"
-    f"`{format_time(cold)}` instead of {{modelled}}`{format_time(ways['fetch'])}`. Links for caches "
-    "are kept open and warm."
+    f"`{format_time(cold)}` instead of {{modelled}}`{format_time(ways['fetch'])}`. Links for "
+    "caches are kept open and warm."
 )
 
 # %% [markdown]
@@ -312,7 +312,7 @@ def hand_over(here, prompt, new, ways):
                          posted=posted):  # fmt: skip
                     moments.append(time.monotonic() - start)
                     layers[layer, 0] = cache.keys[layer, 0, :, :n]
-                    layers[layer, 1] = cache.values[layer, 0, :, :n]
+                    layers[layer, 1] = cache.values[layer, 0, :, :n]  # noqa: PD011
                     if way == "by layer":
                         posted.append(dist.isend(layers[layer], 1))
 
@@ -330,7 +330,8 @@ def hand_over(here, prompt, new, ways):
                 for one in posted:
                     one.wait()
                     moments.append(time.monotonic() - start)
-                cache.keys[:, 0, :, :n], cache.values[:, 0, :, :n] = layers[:, 0], layers[:, 1]
+                cache.keys[:, 0, :, :n] = layers[:, 0]
+                cache.values[:, 0, :, :n] = layers[:, 1]  # noqa: PD011
                 cache.lengths += n
                 texts, told = [int(first)], write(cache, int(first))
                 while len(texts) < new:
@@ -352,7 +353,7 @@ GLOO = 48  # bytes of a header, and of the notice that a receiver is ready
 frame = tcp_over_ethernet(1500)
 on_wire = kv + (frame.overhead_per_packet - FRAME_CHECK) * frame.frame(kv).packets
 window = 10 * frame.payload_per_packet
-lines, curves = [], []
+lines, curves, calm = [], [], None
 for rate in live_rates:
     call = (hand_over, {"prompt": prompt, "new": live_new, "ways": WAYS})
     ran = page.on_ranks(
@@ -408,7 +409,8 @@ charts.prose(
     f"{{{ran.label}}}`{reader[-1]['payload_bytes']:,} bytes` by layer. Reading made cache at "
     f"{{{ran.label}}}`{makes / 1e6:.0f} Mbit/s`. "
     + "; ".join(
-        f"at {r / 1e6:.0f} Mbit/s, {'above' if r > makes else 'below'} that, sending by layer saved "
+        f"at {r / 1e6:.0f} Mbit/s, {'above' if r > makes else 'below'} that, sending by layer "
+        "saved "
         f"{{{ran.label}}}`{format_time(whole - layered)}`"
         for r, whole, layered in pairs
     )
@@ -503,7 +505,10 @@ alt.Chart(loads).mark_line(point=True).encode(
 ).properties(
     title=f"At {request_rate:g} requests a second the best mean is that of “{best.rule}”",
     description="90th percentile of time to first token against requests a second for five rules: "
-    + "; ".join(f"{r.rule} at {r.rate:g}: {r.s:.2f} s" for r in loads[loads.rate == request_rate].itertuples())
+    + "; ".join(
+        f"{r.rule} at {r.rate:g}: {r.s:.2f} s"
+        for r in loads[loads.rate == request_rate].itertuples()
+    )
     + ".",
     height=300,
 )  # fmt: skip
@@ -521,8 +526,8 @@ charts.prose(
     f"wait for gives {{modelled}}`{format_time(line.loc['cost', 'TTFT mean'])}`, and with leave to "
     f"move caches {{modelled}}`{format_time(line.loc['cost, may fetch', 'TTFT mean'])}` for "
     f"{{modelled}}`{format_bytes(line.loc['cost, may fetch', 'caches moved'])}` a request between "
-    "sites. A single site without a cache is a queue that can be solved: a test holds its mean wait "
-    "to the formula of Pollaczek and Khinchine."
+    "sites. A single site without a cache is a queue that can be solved: a test holds its mean "
+    "wait to the formula of Pollaczek and Khinchine."
 )
 
 # %% [markdown]
@@ -799,15 +804,16 @@ points = alt.Chart(steady).encode(
           domain=[0.7 * steady.bits.min(), 1.4 * steady.bits.max()]),
 )  # fmt: skip
 by_how = steady.set_index("how")
+one, eight = by_how.loc["chat, no delay"], by_how.loc["chat, 8 an event"]
 (
     points.mark_point(filled=True, size=70, color=PALETTE["blue"]).encode(
-        tooltip=["how:N", alt.Tooltip("late, ms:Q", format=".1f"), alt.Tooltip("bits:Q", format=",.0f")]
+        tooltip=["how:N", alt.Tooltip("late, ms:Q", format=".1f"),
+                 alt.Tooltip("bits:Q", format=",.0f")]
     )
     + points.mark_text(align="left", dx=8).encode(text="how:N")
 ).properties(
-    title=f"Eight tokens an event: {by_how.bits['chat, no delay'] / by_how.bits['chat, 8 an event']:.1f}"
-    " times fewer bits, "
-    f"{1e3 * (by_how.late['chat, 8 an event'] - by_how.late['chat, no delay']):.0f} ms later",
+    title=f"Eight tokens an event: {one.bits / eight.bits:.1f} times fewer bits, "
+    f"{1e3 * (eight.late - one.late):.0f} ms later",
     description="Bits on the wire for each token against its mean lateness: "
     + "; ".join(f"{r.how} {r.bits:,.0f} bits, {1e3 * r.late:.0f} ms" for r in steady.itertuples())
     + ".",

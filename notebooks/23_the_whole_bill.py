@@ -364,12 +364,11 @@ base = alt.Chart(seen).encode(
         domain=["trains", "serves"], range=[PALETTE["blue"], PALETTE["orange"]]),
     tooltip=["system:N", "shown:N", "unknown:N", "source:N"],
 )  # fmt: skip
-axis = alt.Axis(format="~s", tickCount=6)
-by = seen.set_index("system")
+axis = alt.Axis(format="~s", values=[10.0**k for k in range(5, 11)], labelOverlap=True)
 alt.layer(
     base.mark_rule(strokeWidth=2.5, opacity=0.55).encode(
         alt.X("least:Q", scale=alt.Scale(type="log"), axis=axis,
-              title="bits out of network cards for a token (logarithmic)"),
+              title="bits for a token, log scale"),
         alt.X2("most:Q"),
     ),
     base.mark_point(size=85, filled=True).encode(
@@ -444,7 +443,7 @@ for system in systems():  # what the title says
         assert first_axis[system.name] in (mixed if system.asked or system.config.moe else dense)
 alt.Chart(axes).mark_bar().encode(
     alt.Y("system:N", sort=order, title=None, axis=alt.Axis(labelLimit=260)),
-    alt.X("share:Q", title="share of the bits out of network cards", axis=alt.Axis(format="%"),
+    alt.X("share:Q", title="share of the bits", axis=alt.Axis(format="%", tickCount=4),
           scale=alt.Scale(domain=[0, 1])),
     alt.Color("axis:N", sort=used, title=None).scale(
         domain=used, range=list(PALETTE.values())[: len(used)]),

@@ -55,7 +55,9 @@ def test_two_hundred_ledgers_are_the_librarys_to_the_byte(page, known):
         ranks, mtu = draw.choice((2, 3, 4, 5, 7, 8, 12)), draw.choice((*MTUS, 576, 4000, 68))
         if case < len(MODELS):
             model, ranks, mtu = MODELS[case], 64, 1500
-        here = trace(text, model=model, plan=Plan(dp=ranks), vocabulary="book", mtu=mtu)
+        here = trace(
+            text, model=model, plan=Plan(dp=ranks, recipe="float32"), vocabulary="book", mtu=mtu
+        )
         there = page.evaluate(
             "([job, model]) => tokenlife.trace.ledger(job, known.models[model], known.wire)",
             [

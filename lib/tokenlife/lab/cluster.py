@@ -27,10 +27,10 @@ LARGEST_RATE_BPS = 8 * 2**32  # the kernel's token bucket counts bytes per secon
 LOOPBACK_MTU = 65_535
 BURST_S = 4e-3
 _PROGRAM = Path(__file__).with_name("namespace.py")
-# None may forget its window when idle, or start with a small one. Only little may wait in the kernel
-# ahead of what comes later: then sent means gone, and the rounds of a schedule do not run into each
-# other on the link. Which congestion control serves is the kernel's choice: some let nobody but the
-# first network set it (the wish for cubic then does nothing, and BBR may stay).
+# None may forget its window when idle, or start with a small one. Only little may wait in the
+# kernel ahead of what comes later: then sent means gone, and the rounds of a schedule do not run
+# into each other on the link. Which congestion control serves is the kernel's choice: some let
+# nobody but the first network set it (the wish for cubic then does nothing, and BBR may stay).
 _SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv4/tcp_congestion_control": "cubic",

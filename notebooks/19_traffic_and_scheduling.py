@@ -982,8 +982,8 @@ charts.prose(
         "So here feedback does harm. A likely reason: with 1 % a step a number waits about a "
         f"hundred steps for its turn, which is long in a run of {kept['steps']}, and then it comes "
         "at once, for all of them. AdamW divides by the root of the mean square, which such "
-        "bursts make large; so the weight moves less than by the same sum sent evenly. What is proved of feedback is proved "
-        "of plain descent. "
+        "bursts make large; so the weight moves less than by the same sum sent evenly. What is "
+        "proved of feedback is proved of plain descent. "
         if worse
         else ""
     )

@@ -50,14 +50,8 @@ from tokenlife.wan.link import (
     segment_bytes,
     window_limit_bps,
 )
-from tokenlife.wan.tcp import (
-    RANDOM_LOSS,
-    bbr_share,
-    cubic_window,
-    mathis_window,
-    pftk_window,
-    windows,
-)
+from tokenlife.wan.response import RANDOM_LOSS, bbr_share, cubic_window, mathis_window, pftk_window
+from tokenlife.wan.rounds import windows
 
 charts.setup()
 page = lab.Page("20_wan", ["lab/launch.py", "lab/program.py"])

@@ -19,18 +19,9 @@ from tokenlife.wan.link import (
     segment_bytes,
     window_limit_bps,
 )
-from tokenlife.wan.tcp import (
-    INITIAL_WINDOW,
-    RANDOM_LOSS,
-    bbr_share,
-    cubic_window,
-    exchange_s,
-    mathis_window,
-    pftk_window,
-    throughput_bps,
-    transfer_s,
-    windows,
-)
+from tokenlife.wan.response import RANDOM_LOSS, bbr_share, cubic_window, mathis_window, pftk_window
+from tokenlife.wan.rounds import windows
+from tokenlife.wan.tcp import INITIAL_WINDOW, exchange_s, throughput_bps, transfer_s
 from tokenlife.wire.stack import Stack
 
 REFERENCE = read_reference("11_wan_tcp")

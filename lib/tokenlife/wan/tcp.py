@@ -1,211 +1,24 @@
-"""How fast TCP is over a distance: closed forms, and windows followed round by round.
+"""How fast TCP is over a distance, in its steady state and at its start.
 
-A sender has a window of packets under way, one round trip. Nothing lost: the window grows. A packet
-lost: it shrinks. With a random loss ``p`` the mean window, and so the rate, follows from ``p``:
-
-- ``mathis_window``: Reno, one packet more each round and half after a loss (Mathis et al., 1997).
-  Regime: small ``p``, losses at equal intervals. ``RANDOM_LOSS`` is the constant for losses that
-  fall at random (Ott, Kemperman and Mathis, 1996).
-- ``pftk_window``: the same with timeouts and a window limit (Padhye et al., 1998). Regime: any
-  ``p``, packets of a round lost together, as by a single shallow queue.
-- ``cubic_window``: CUBIC's response (RFC 9438, equation 6; below Reno's it follows Reno's, at the
-  same constant). Regime: small ``p``; equal intervals.
-- ``bbr_share``: BBR, version 1, does not answer losses below what its probing at 5/4 of the rate
-  covers, one fifth. Every ten seconds it drains its window for a fifth of a second.
-
-``windows`` plays Reno's and Linux's CUBIC's rules in rounds, with random losses, a bottleneck and
-its queue: what closed forms leave out. A lost packet is noticed a round trip later, the round after
-that runs at the reduced window, and further losses of that round trip are the same event. Long
-epochs are played in strides of several rounds.
+The steady state is played in rounds (:mod:`tokenlife.wan.rounds`); BBR's is a closed form
+(:mod:`tokenlife.wan.response`).
 
 ``transfer_s`` is a message over a connection: a fresh one starts at ten packets and doubles each
 round trip (RFC 6928 and 5681) until the pipe is full; a warm one starts with the pipe full.
 
-Left out: timeouts in ``windows`` (it is good for windows of five packets and more), reordering,
-acknowledgements that are lost, competition with other flows, HyStart's early exit under jitter.
+Left out: competition with other flows, HyStart's early exit under jitter.
 """
 
 import math
 
-import numpy as np
-
 from tokenlife.wan.link import Link, WanError, goodput_ratio, segment_bytes
+from tokenlife.wan.response import bbr_share
+from tokenlife.wan.rounds import windows
 
 CONGESTIONS = ("reno", "cubic", "bbr")
 STARTS = ("fresh", "idle", "warm")
-EQUAL_INTERVALS = math.sqrt(3 / 2)
-RANDOM_LOSS = 1.31
 INITIAL_WINDOW = 10
-SMALLEST_WINDOW = 2.0
 MOST_STREAMS = 1024
-_CUBIC_C, _CUBIC_BETA, _RENO_BETA = 0.4, 0.7, 0.5
-_CUBIC_ALPHA = 3 * (1 - _CUBIC_BETA) / (1 + _CUBIC_BETA)
-_BBR_GAIN = 1.25
-_BBR_PROBE_S, _BBR_EVERY_S, _BBR_PROBE_WINDOW = 0.2, 10.0, 4
-_STRIDES = 200  # steps that an epoch is cut into
-_EPOCHS = (4, 12)  # played before counting, and counted
-
-
-def mathis_window(loss, constant: float = EQUAL_INTERVALS):
-    """Return Reno's mean window in packets, ``C / √p``.
-
-    Examples
-    --------
-    >>> round(float(mathis_window(1e-4)) * 1460 * 8 / 0.1 / 1e6, 2)      # Mbit/s at 100 ms
-    14.31
-    """
-    return constant / np.sqrt(loss)
-
-
-def pftk_window(loss, rtt_s, timeout_s=0.2, per_ack: int = 1, limit=math.inf):
-    """Return Reno's mean window with timeouts, in packets (Padhye et al., equation 30).
-
-    Parameters
-    ----------
-    loss
-        Share of loss events.
-    rtt_s, timeout_s
-        Round trip and first timeout.
-    per_ack
-        Packets that an acknowledgement counts for: 1 in Linux, which counts bytes.
-    limit
-        Of the window, packets.
-
-    Examples
-    --------
-    >>> round(float(pftk_window(1e-4, 0.1)), 1), round(float(pftk_window(0.05, 0.1)), 1)
-    (122.4, 4.4)
-    """
-    halving = rtt_s * np.sqrt(2 * per_ack * loss / 3)
-    waits = timeout_s * np.minimum(1, 3 * np.sqrt(3 * per_ack * loss / 8))
-    return np.minimum(limit, rtt_s / (halving + waits * loss * (1 + 32 * loss**2)))
-
-
-def cubic_window(loss, rtt_s, c: float = _CUBIC_C, constant: float = EQUAL_INTERVALS):
-    """Return CUBIC's mean window in packets, by RFC 9438.
-
-    Examples
-    --------
-    >>> [round(float(cubic_window(p, 0.1))) for p in (1e-3, 1e-5, 1e-7)]
-    [39, 1054, 33325]
-    """
-    scale = (c * (3 + _CUBIC_BETA) / (4 * (1 - _CUBIC_BETA))) ** 0.25
-    return np.maximum(scale * (np.asarray(rtt_s) / loss) ** 0.75, mathis_window(loss, constant))
-
-
-def bbr_share(loss, rtt_s):
-    """Return the share of a bottleneck's rate that BBR, version 1, delivers.
-
-    Examples
-    --------
-    >>> round(float(bbr_share(0.01, 0.1)), 3), float(bbr_share(0.3, 0.1))
-    (0.961, 0.0)
-    """
-    drained = (_BBR_PROBE_S + np.asarray(rtt_s)) / (_BBR_PROBE_S + _BBR_EVERY_S)
-    return np.where(loss < 1 - 1 / _BBR_GAIN, (1 - loss) * (1 - drained), 0.0)
-
-
-def windows(
-    congestion: str,
-    loss,
-    rtt_s,
-    pipe=math.inf,
-    queue=math.inf,
-    limit=math.inf,
-    streams: int = 1,
-    seed: int = 0,
-    connections: int = 192,
-):
-    """Play Reno or CUBIC in rounds; return the packets that one delivers per empty round trip.
-
-    Parameters
-    ----------
-    congestion
-        ``reno`` or ``cubic``.
-    loss, rtt_s
-        Share of lost packets, and the round trip of an empty path; arrays broadcast.
-    pipe
-        Packets that the bottleneck passes in a round trip: its BDP.
-    queue
-        Packets that wait before it; one more is lost.
-    limit
-        Of the window, packets; a window at its limit does not grow.
-    streams
-        Connections that share the bottleneck and its queue.
-    seed
-        Of the losses.
-    connections
-        Played altogether, at least, and averaged.
-
-    Returns
-    -------
-    numpy.ndarray
-        Delivered packets per ``rtt_s``, of one connection: the mean over all, and over epochs.
-
-    Examples
-    --------
-    >>> one, full = windows("reno", [1e-3, 0], 0.1, pipe=[1e6, 100], limit=150)
-    >>> round(float(one / mathis_window(1e-3)), 1), round(float(full), 6)
-    (1.0, 100.0)
-    """
-    if congestion not in ("reno", "cubic"):
-        raise WanError(f"rounds are played for reno and cubic, not {congestion!r}")
-    p, rtt, pipe, queue, limit = (
-        np.asarray(a, float)[..., None, None]
-        for a in np.broadcast_arrays(loss, rtt_s, pipe, queue, limit)
-    )
-    if np.any((p < 0) | (p >= 1) | (rtt <= 0) | (pipe <= 0)):
-        raise WanError("rounds need a loss from 0 to below 1, a round trip and a pipe above 0")
-    full = np.minimum(limit * streams, pipe + queue)  # all windows together do not pass this
-    with np.errstate(divide="ignore"):
-        free = np.where(p > 0, mathis_window(p), np.inf)
-        if congestion == "cubic":
-            free = np.maximum(free, np.where(p > 0, cubic_window(p, rtt), np.inf))
-        start = np.minimum(free, full / streams)
-        if not np.all(np.isfinite(start)):
-            raise WanError("without losses and without a limit a window grows for ever")
-        epoch = np.minimum(1 / (p * np.minimum(start, pipe / streams)), full / streams / 2)
-    stride = np.maximum(1, np.floor(epoch / _STRIDES))
-    steps = int(np.ceil((epoch / stride).max())) + 4
-    beta = _RENO_BETA if congestion == "reno" else _CUBIC_BETA
-    rng, groups = np.random.default_rng(seed), -(-connections // streams)
-    shape = (*start.shape[:-2], groups, streams)
-    w = start + np.zeros(shape)
-    top, friendly, origin, turn, since = w, w, w, np.zeros(shape), np.zeros(shape)
-    notice, noticed, extra, packets, seconds = (np.zeros(shape) for _ in range(5))
-    blind, kept = notice > 0, np.log1p(-p)
-    for step in range(sum(_EPOCHS) * steps):
-        if step == _EPOCHS[0] * steps:
-            packets, seconds = np.zeros(shape), np.zeros(shape)
-        # After a loss, a blind round: to the notice at the full window, then at the reduced.
-        rounds = np.where(blind, 1.0, stride)
-        whole = np.floor(w)  # windows are whole packets
-        flight = np.where(blind, (notice + (1 - notice) * beta) * whole, whole)
-        together = flight.sum(-1, keepdims=True)
-        took = np.maximum(1, together / pipe) * rtt * rounds
-        packets, seconds = packets + flight * rounds, seconds + took
-        hit = rng.random(shape) > np.exp(kept * (flight * rounds + extra))
-        # What a full queue drops is somebody's, by the share that he sends.
-        hit |= (together > full * (1 + 1e-9)) & (rng.random(shape) * together <= flight)
-        hit &= ~blind
-        reduced = np.maximum(np.floor(beta * whole), SMALLEST_WINDOW)
-        open_ = 1 - np.where(extra > 0, noticed, 0)  # the part of this round in which windows grow
-        more = rounds * open_
-        if congestion == "cubic":
-            since, friendly = since + took * open_, friendly + _CUBIC_ALPHA * more
-            target = origin + _CUBIC_C * (since + rtt - turn) ** 3
-            curve = np.clip(target - w, 0.01 * more, 0.5 * w * more)
-            more = np.maximum(curve * open_, friendly - w)
-            above = np.where(whole < top, whole * (1 + beta) / 2, whole)
-            top, since = np.where(blind, above, top), np.where(blind, 0.0, since)
-            origin = np.where(blind, np.maximum(above, reduced), origin)
-            turn = np.where(blind, np.cbrt((origin - reduced) / _CUBIC_C), turn)
-            friendly = np.where(blind, reduced, friendly)
-        extra = np.where(blind, (1 - notice) * reduced, 0.0)
-        noticed, notice = notice, np.where(hit, rng.random(shape), notice)
-        w = np.where(blind, reduced, np.where(hit, w, np.minimum(w + more, limit)))
-        blind = hit
-    return ((1 - p) * rtt)[..., 0, 0] * packets.sum((-2, -1)) / seconds.sum((-2, -1))
 
 
 def _pipe(link: Link, mtu: int, tunnel: str) -> tuple[int, float]:

@@ -27,9 +27,9 @@ route = 1.3  # length of the fibre over the distance along the ground
 cluster_name = "dgx-h100"
 prompt_tokens = 8192
 link_rates = [10e9, 100e9, 400e9]  # bit/s between sites
-live_prompt, live_new, live_delay_s = 256, 8, 0.02  # the cache that really moves
+live_prompt, live_new, live_delay_s = 48, 4, 0.02  # the cache that really moves
 live_rates = [250e6, 50e6]
-answer_tokens, gap_s = 32, 0.02  # the streamed answer, and its pace when it is replayed
+answer_tokens, gap_s = 16, 0.02  # the streamed answer, and its pace when it is replayed
 user_rate, user_delay_s = 100e6, 0.02
 sites_of = ["paris", "new york", "singapore"]
 count, request_rate, seed = 6000, 6.0, 0  # simulated requests, and how many come a second
@@ -427,7 +427,7 @@ charts.prose(
     )
     + ": reading slows down while it sends, as both need the processor. A new connection is "
     f"{{modelled}}`{handed.error[handed.sent == 'new connection'].abs().max():.0%}` off at worst: "
-    "its window does not double as evenly as the model's."
+    "it starts more slowly than by doubling a window each round trip, and why we did not find."
 )
 
 # %% tags=["hide-input"]

@@ -759,9 +759,9 @@ last = points.groupby("method", as_index=False).last()
 charts.prose(
     f"On this line a step of DDP takes {{recorded}}`{format_time(ddp_s)}` and a step of local SGD "
     f"{{recorded}}`{format_time(local_s / steps)}`. The weights that the two sites came to over "
-    "the line are those of the rehearsal above: their losses on unseen text differ by "
-    f"{{recorded}}`{apart:.0e}`, so what a rehearsal in one process says about losses and bytes is "
-    "true of sites."
+    "the line are those of the rehearsal above: their losses on unseen text "
+    f"{'are equal in every digit' if apart == 0 else f'differ by less than {apart:.0e}'}, so what a "
+    "rehearsal in one process says about losses and bytes is true of sites."
 )
 
 # %% [markdown]

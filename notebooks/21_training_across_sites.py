@@ -760,8 +760,8 @@ charts.prose(
     f"On this line a step of DDP takes {{recorded}}`{format_time(ddp_s)}` and a step of local SGD "
     f"{{recorded}}`{format_time(local_s / steps)}`. The weights that the two sites came to over "
     "the line are those of the rehearsal above: their losses on unseen text "
-    f"{'are equal in every digit' if apart == 0 else f'differ by less than {apart:.0e}'}, so what a "
-    "rehearsal in one process says about losses and bytes is true of sites."
+    f"{'are equal in every digit' if apart == 0 else f'differ by less than {apart:.0e}'}, so what "
+    "a rehearsal in one process says about losses and bytes is true of sites."
 )
 
 # %% [markdown]

@@ -11,8 +11,8 @@ its backward pass is done, and is missed only by its own next forward pass. Of P
 p then holds the layers p, p + P, p + 2P, …, as Streaming DiLoCo has it. Deeper layers leave first,
 one after another. Two thirds of a step are backward. H steps take at least what the link needs.
 
-Arguments may be arrays that broadcast. Left out: TCP's start and losses (:mod:`tokenlife.wan.link`
-has them), the sites' own sums inside, time to code, a link that others use too.
+Arguments may be arrays that broadcast. Left out: TCP's start and losses (chapter 20), the sites'
+own sums inside, time to code, a link that others use too.
 """
 
 import numpy as np

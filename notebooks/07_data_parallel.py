@@ -415,7 +415,6 @@ def overlap(came, bucket):
 
 
 # %% tags=["hide-input"]
-sizes_tried = [bucket for bucket in sizes_tried if str(bucket) in timed[0]]  # a record may have few
 alone_s = float(np.median([run["s"] for run in timed[0]["alone"]]))
 numbers = [n for n, _ in timed[0]["alone"][0]["came"]]
 moments = np.median([[at for _, at in run["came"]] for run in timed[0]["alone"]], axis=0)

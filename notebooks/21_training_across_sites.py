@@ -189,7 +189,9 @@ needs = pd.DataFrame(
      for km, bps in zip(KM, rates, strict=True)], columns=["way", "km", "bps"]
 )  # fmt: skip
 base_chart = alt.Chart(needs[np.isfinite(needs.bps)]).encode(
-    x=alt.X("km:Q", title="kilometres (logarithmic)").scale(type="log", domain=[8, 300_000]),
+    x=alt.X("km:Q", title="kilometres (logarithmic)")
+    .scale(type="log", domain=[8, 300_000], nice=False)
+    .axis(values=list(KM)),
     y=alt.Y("bps:Q", title="rate needed, bit/s (logarithmic)")
     .scale(type="log").axis(format="~s"),
     color=alt.Color("way:N", legend=None).scale(
@@ -485,9 +487,14 @@ base_chart = alt.Chart(mid).encode(
     shape=alt.Shape("kind:N", title=None).scale(domain=kinds),
     tooltip=["method:N", alt.Tooltip("sent:Q", format=".3s"), alt.Tooltip("loss:Q", format=".3f")],
 )
-charted = base_chart.mark_point(size=90, filled=True) + base_chart.mark_text(
-    align="left", dx=9, dy=-9
-).encode(text="text:N")
+low = "datum.text === 'H = 5, 4 bits'"  # its neighbour's name stands above
+charted = (
+    base_chart.mark_point(size=90, filled=True)
+    + base_chart.transform_filter(f"!({low})")
+    .mark_text(align="left", dx=9, dy=-9)
+    .encode(text="text:N")
+    + base_chart.transform_filter(low).mark_text(align="right", dx=-9).encode(text="text:N")
+)
 charted.properties(
     title=f"{mean.fewer:.0f} times fewer bytes for {mean.above:.1%} more loss",
     description="Loss on unseen text against bytes that a site sent, for each method: "
@@ -527,8 +534,11 @@ worst = max(HEADLINE[1:], key=lambda name: every[name])
 (
     curves.mark_line(point=True).encode(tooltip=["method", "step", "loss"])
     + curves.transform_filter(f"datum.step === {names.step.max()}")
-    .transform_calculate(short="split(datum.method, ',')[0]")
-    .mark_text(align="left", dx=8)
+    .transform_calculate(
+        short="split(datum.method, ',')[0]",
+        dy="datum.method === 'DDP' ? 9 : test(/^streaming/, datum.method) ? -9 : 0",
+    )
+    .mark_text(align="left", dx=8, yOffset={"expr": "datum.dy"})
     .encode(text="short:N")
 ).properties(
     title=f"{worst.split(',')[0]} with so few rounds runs {every[worst]:.0%} behind",
@@ -1086,7 +1096,7 @@ sent = wan_bytes(weights, grid.H.to_numpy(), grid.bits.to_numpy(), block=256)
 grid["slow"] = step_s(sent, job.step_s, grid.rate.to_numpy(), grid.H.to_numpy(),
                       delay_s=grid.km.to_numpy() * per_km_s) / job.step_s  # fmt: skip
 ask = [
-    alt.param(name="width", value=4, bind=alt.binding_select(options=WIDTHS, name="bits ")),
+    alt.param(name="digits", value=4, bind=alt.binding_select(options=WIDTHS, name="bits ")),
     alt.param(
         name="far", value=1000, bind=alt.binding_select(options=KM.astype(int).tolist(), name="km ")
     ),
@@ -1095,7 +1105,7 @@ names = [format_rate(rate) for rate in RATES]
 grid["link"] = [format_rate(rate) for rate in grid.rate]
 lines_ = (
     alt.Chart(grid)
-    .transform_filter("datum.bits === width && datum.km === far")
+    .transform_filter("datum.bits === digits && datum.km === far")
     .encode(
         x=alt.X("H:O", title="steps between two exchanges, H").axis(labelAngle=0),
         y=alt.Y("slow:Q", title="time of a step, times that of one site (logarithmic)")

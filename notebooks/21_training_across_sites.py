@@ -190,7 +190,7 @@ needs = pd.DataFrame(
 )  # fmt: skip
 base_chart = alt.Chart(needs[np.isfinite(needs.bps)]).encode(
     x=alt.X("km:Q", title="kilometres (logarithmic)")
-    .scale(type="log", domain=[8, 300_000], nice=False)
+    .scale(type="log", domain=[8, 3e6], nice=False)
     .axis(values=list(KM)),
     y=alt.Y("bps:Q", title="rate needed, bit/s (logarithmic)")
     .scale(type="log").axis(format="~s"),
@@ -524,7 +524,7 @@ lines = pd.DataFrame(
 )
 names = lines[lines.step == lines.step.max()]
 curves = alt.Chart(lines).encode(
-    x=alt.X("step:Q", title="steps").scale(domain=[0, 1.3 * swept["steps"]], nice=False),
+    x=alt.X("step:Q", title="steps").scale(domain=[0, 1.5 * swept["steps"]], nice=False),
     y=alt.Y("loss:Q", title="loss on unseen text, nats a token").scale(zero=False),
     color=alt.Color("method:N", legend=None).scale(
         domain=HEADLINE, range=[PALETTE[c] for c in ("grey", "blue", "orange", "violet")]
@@ -741,7 +741,7 @@ points = pd.DataFrame(
 )
 over_time = alt.Chart(points).encode(
     x=alt.X("seconds:Q", title="seconds in the lab").scale(
-        domain=[0, 1.25 * points.seconds.max()], nice=False
+        domain=[0, 1.5 * points.seconds.max()], nice=False
     ),
     y=alt.Y("loss:Q", title="loss on unseen text, nats a token").scale(zero=False),
     color=alt.Color("method:N", legend=None).scale(
@@ -1111,15 +1111,14 @@ lines_ = (
         y=alt.Y("slow:Q", title="time of a step, times that of one site (logarithmic)")
         .scale(type="log", domain=[0.9, float(grid.slow.max()) * 1.5], nice=False)
         .axis(values=[1, 2, 5, 10, 20, 50, 100, 200]),
-        color=alt.Color("link:N", legend=None).scale(
+        color=alt.Color("link:N", title=None).scale(
             domain=names, range=[PALETTE[c] for c in ("brick", "orange", "violet", "blue", "sky")]
         ),
         tooltip=["link:N", "H:O", alt.Tooltip("slow:Q", format=".2f")],
     )
 )
-ends = lines_.transform_filter("datum.H === 1").mark_text(align="right", dx=-9)
 at = grid[(grid.bits == 4) & (grid.km == 1000) & (grid.H == 100)].set_index("rate").slow
-(lines_.mark_line(point=True) + ends.encode(text="link:N")).add_params(*ask).properties(
+lines_.mark_line(point=True).add_params(*ask).properties(
     title=f"Every {100} steps in 4 bits, even 10 Gbit/s costs {at[10e9]:.1f}×",
     description="Modelled time of a step of the large job over two sites as a multiple of the time "
     "without a WAN, against the steps between two exchanges, for five rates; menus choose bits and "

@@ -6,9 +6,11 @@ or touched. Files are written only where they differ, and files that no longer b
 
 import contextlib
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
+from tokenlife.charts.tables import TABLE_TYPE
 from tokenlife.publish.fingerprint import shared_hash
 from tokenlife.publish.layout import Book
 from tokenlife.publish.site.scoreboard import scoreboard_page
@@ -39,7 +41,7 @@ def stage(book: Book) -> str:
             if path.is_file() and not path.name.startswith("."):
                 files.setdefault(path.relative_to(book.root).as_posix(), path)
     for chapter in book.chapters():
-        files[f"{chapter.entry}.ipynb"] = chapter.executed
+        files[f"{chapter.entry}.ipynb"] = _shown(chapter.executed)
     files |= {f"_vendor/{place}": path for place, path in mathjax_files(book.root).items()}
 
     digest = hashlib.sha256(shared_hash(book).encode())
@@ -51,6 +53,15 @@ def stage(book: Book) -> str:
         _write(book.source / place, content)
     _prune(book.source, set(files))
     return digest.hexdigest()
+
+
+def _shown(notebook: Path) -> str:
+    """Return a notebook without the values of its tables, which are for programs only."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        for output in cell.get("outputs", ()):
+            output.get("data", {}).pop(TABLE_TYPE, None)
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, run, about in (
         ("book", _book, "execute what changed and build the site"),
-        ("chapter", _chapter, "execute one chapter and build the site"),
+        ("chapter", _chapter, "execute one chapter, or several, and build the site"),
         ("pages", _pages, "build the site from the outputs that are kept"),
         ("notebooks", _notebooks, "write or update the .ipynb pairs"),
         ("check", _check, "check the structure of the book"),
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=about)
         command.set_defaults(run=run)
         if run is _chapter:
-            command.add_argument("name", help="its number (1, 01) or slug")
+            command.add_argument("names", nargs="+", help="number (1, 01) or slug of each")
         if run is _sweep:
             command.add_argument("file", type=Path, help="chapter, parameters and grid, as TOML")
             command.add_argument("--out", type=Path, help="a .csv or .parquet (default: in _build)")
@@ -68,18 +68,19 @@ def _book(book: Book, _args) -> None:
 
 
 def _chapter(book: Book, args) -> None:
-    chapter = book.chapter(args.name)
+    asked = [book.chapter(name) for name in args.names]
     chapters = book.chapters()
     marks = fingerprints(book, chapters)
     # The site shows every chapter: those that have never run must run too. Those that merely
     # changed wait for `book`.
-    never = [c for c in chapters if c != chapter and not c.executed.is_file()]
-    seconds = execute_all(book, [chapter, *never], marks)
+    never = [c for c in chapters if c not in asked and not c.executed.is_file()]
+    seconds = execute_all(book, [*asked, *never], marks)
     old = [c.slug for c in due(chapters, marks)]
     if old:
         print(f"shown as they were before a change: {', '.join(old)}")
     _report(book, seconds, build(book))
-    print(f"page       {book.html / chapter.entry}.html")
+    for chapter in asked:
+        print(f"page       {book.html / chapter.entry}.html")
 
 
 def _pages(book: Book, _args) -> None:
